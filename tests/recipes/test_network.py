@@ -16,8 +16,7 @@ from torch import nn
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import Recipe, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
-from modebridge.recipes.data import facts_of
+from modebridge.recipes import Recipe, changed, check_recipe, facts_of, find_recipe, from_toml, read_recipe, to_toml
 from modebridge.recipes.network import Network, network_of
 
 SMALL = "timm:resnet10t(channels=(8, 8, 8, 8), stem_width=8)"

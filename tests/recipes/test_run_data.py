@@ -15,8 +15,18 @@ from PIL import Image
 import modebridge as mb
 from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, to_toml
-from modebridge.recipes.data import DataFacts, RunData, facts_of
+from modebridge.recipes import (
+    DataConfig,
+    DataFacts,
+    Recipe,
+    RunData,
+    changed,
+    check_recipe,
+    facts_of,
+    find_recipe,
+    from_toml,
+    to_toml,
+)
 from modebridge.recipes.network import network_of
 from tests.plans import fit_mode
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -31,8 +30,6 @@ __all__ = ["BaselineMember", "BatchEnsembleMember", "MimoMember", "PackedMember"
 class BaselineMember(Method, TrainedNetwork):
     """A network of several members, trained like a mode; its fields are the numbers in its name, as in "mimo-2-x3"."""
 
-    pattern: ClassVar[str]
-    """The names of its members: a regular expression with a group of digits for each field."""
     alone = True
     folder = "baselines"
     stage = "baselines"
@@ -51,12 +48,6 @@ class BaselineMember(Method, TrainedNetwork):
         """With the number of members, and the width if it differs from the recipe's network."""
         members, *width = self._numbers
         return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        match = re.fullmatch(cls.pattern, name)
-        with_numbers: Callable[..., Self] = cls
-        return with_numbers(*map(int, match.groups(1))) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
@@ -121,7 +112,7 @@ class BatchEnsembleMember(BaselineMember):
     members: int = 4
     method = "batch-ensemble"
     family = "BatchEnsemble"
-    pattern = r"batch-ensemble-(\d+)"
+    pattern = r"batch-ensemble-(?P<members>\d+)"
 
     def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
         net = setting.network.build(generator)
@@ -145,7 +136,7 @@ class MimoMember(BaselineMember):
     width: int = 1
     method = "mimo"
     family = "MIMO"
-    pattern = r"mimo-(\d+)(?:-x([2-9]))?"
+    pattern = r"mimo-(?P<members>\d+)(?:-x(?P<width>[2-9]))?"
     constants = f"repeats {REPEATS} same {SAME}"
     rows_per_image = REPEATS
 
@@ -172,10 +163,10 @@ class PackedMember(BaselineMember):
     """
 
     members: int = 4
-    alpha: int = 2
+    alpha: int = 1
     method = "packed"
     family = "packed ensemble"
-    pattern = r"packed-(\d+)(?:-x([2-9]))?"
+    pattern = r"packed-(?P<members>\d+)(?:-x(?P<alpha>[2-9]))?"
 
     def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
         """For the paper's networks, narrow ones initialized one by one; otherwise the network itself, split."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from modebridge.bridges import Bridge, Kind, Target, build_bridge, curve_target,
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
 from modebridge.members.member import Member
-from modebridge.members.network import ModeMember, OneNetwork, mode_on, on_base, split_base
+from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, on_base
 from modebridge.members.node import ArtefactData, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -24,7 +23,7 @@ from modebridge.training import TrainConfig, fit_many
 
 __all__ = ["SIZE", "BridgeMember", "ControlMember", "SmallNetwork"]
 
-SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
+SIZE = r"(?P<size>small|medium|slim\d+(?:\.\d+)?)"
 """The sizes that `Recipe.slim` accepts, as part of members' names."""
 
 
@@ -166,6 +165,7 @@ class BridgeMember(SmallNetwork):
     size: str = "small"
     r: float = 0.5
     base: str = ""
+    pattern = rf"{ON_BASE}(?P<kind>II?)-(?P<i>\d+)-(?P<j>\d+)-{SIZE}(?:@(?P<r>[\d.]+))?"
 
     def __post_init__(self) -> None:
         if self.kind == "II":  # the order of the ends does not matter
@@ -218,16 +218,6 @@ class BridgeMember(SmallNetwork):
         return ends if self.kind == "II" else ends[self.i > self.j :][:1], curve_target(curve, self.r)
 
     @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "I-0-1-small", "II-0-1-slim8@0.3" or "swa-I-0-1-small"."""
-        base, rest = split_base(name)
-        match = re.fullmatch(rf"(II|I)-(\d+)-(\d+)-{SIZE}(?:@([\d.]+))?", rest)
-        if match is None:
-            return None
-        kind: Kind = "II" if match[1] == "II" else "I"
-        return cls(kind, int(match[2]), int(match[3]), match[4], float(match[5] or 0.5), base)
-
-    @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
         """For every curve: type I from its first end or from both, and type II."""
         pairs = recipe.curves()
@@ -278,6 +268,7 @@ class ControlMember(SmallNetwork):
     j: int
     size: str = "small"
     family = "label control"
+    pattern = rf"labels-(?P<i>\d+)-(?P<j>\d+)-{SIZE}"
 
     @property
     def stem(self) -> str:
@@ -296,12 +287,6 @@ class ControlMember(SmallNetwork):
 
     def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
         return [ModeMember(self.i).load(setting, tensors)], label_target()
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "labels-0-1-small"."""
-        match = re.fullmatch(rf"labels-(\d+)-(\d+)-{SIZE}", name)
-        return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:

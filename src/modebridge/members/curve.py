@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from modebridge.curves import Curve
 from modebridge.members.member import LAST, Member
-from modebridge.members.network import OneNetwork, mode_on, on_base, split_base, weights_of
+from modebridge.members.network import ON_BASE, OneNetwork, mode_on, on_base, weights_of
 from modebridge.members.node import ArtefactData, Node, Parents, Tensors
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -155,6 +154,7 @@ class PointMember(OneNetwork):
     r: float = 0.5
     base: str = ""
     family = "with the midpoint itself"
+    pattern = rf"{ON_BASE}curve-(?P<i>\d+)-(?P<j>\d+)(?:@(?P<r>[\d.]+))?"
     usable = False
 
     def __post_init__(self) -> None:
@@ -178,13 +178,6 @@ class PointMember(OneNetwork):
 
     def load(self, setting: Setting, tensors: Parents) -> Mode:
         return load_curve(setting, tensors, self.i, self.j, self.r, self.base).at(self.r)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "curve-0-1" or "swa-curve-0-1@0.3"."""
-        base, rest = split_base(name)
-        match = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", rest)
-        return cls(int(match[1]), int(match[2]), float(match[3] or 0.5), base) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.bridges import Target, ensemble_target, heads_target, label_target
@@ -26,6 +25,7 @@ __all__ = ["HeadsMember"]
 PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
+ONE = f"(?:{'|'.join(PARTS)})"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class HeadsMember(Method, SmallNetwork):
     parts: tuple[str, ...] = PARTS[:1]
     size: str = "small"
     method = "heads"
+    pattern = rf"heads-(?P<i>\d+)-(?P<parts>{ONE}(?:\+{ONE})*)-{SIZE}"
     family = "with several heads"
     stage = "heads"
     wide = True
@@ -106,12 +107,9 @@ class HeadsMember(Method, SmallNetwork):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """From "heads-0-others-small" or "heads-0-midpoints+labels-medium"."""
-        match = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-{SIZE}", name)
-        if match is None:
-            return None
-        parts = tuple(match[2].split("+"))
-        return cls(int(match[1]), parts, match[3]) if len(set(parts)) == len(parts) else None
+        found = super().parse(name)
+        parts = tuple(str(found.parts).split("+")) if found else ()
+        return replace(found, parts=parts) if found and len(set(parts)) == len(parts) else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,10 +91,14 @@ class Member(ABC):
     def cost(self, setting: Setting) -> MemberCost:
         """What it adds to the cost of a forward pass."""
 
+    pattern: ClassVar[str]
+    """The names of this kind: a regular expression with a named group for each field."""
+
     @classmethod
-    @abstractmethod
     def parse(cls, name: str) -> Self | None:
         """The member of this kind with a name; None if it is not a name of this kind."""
+        match = re.fullmatch(cls.pattern, name)
+        return cls(**{field: _value(text) for field, text in match.groupdict().items() if text}) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -109,6 +114,10 @@ class Member(ABC):
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """The rows that this kind adds to the results table: by default one for each of its members alone."""
         return [Row(one.title, (one.name,), one.family, cls.order(k)) for k, one in enumerate(cls.of(recipe))]
+
+
+def _value(text: str) -> int | float | str:
+    return int(text) if text.isdigit() else float(text) if re.fullmatch(r"\d+\.\d+", text) else text
 
 
 K = TypeVar("K", bound=type[Member])

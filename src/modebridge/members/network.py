@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -92,6 +91,7 @@ class ModeMember(OneNetwork, TrainedNetwork):
     base: ClassVar[str] = ""
     """The base, if it is not the recipe's."""
     family = "deep ensemble"
+    pattern = r"mode-(?P<number>\d+)"
     folder = "modes"
     stage = "modes"
 
@@ -112,12 +112,6 @@ class ModeMember(OneNetwork, TrainedNetwork):
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
         return (weights_of(self.number, recipe, self.base),)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "mode-2"."""
-        match = re.fullmatch(rf"{cls.base or 'mode'}-(\d+)", name)
-        return cls(int(match[1])) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -162,6 +156,7 @@ class SwaMember(Method, ModeMember):
     method = "swa"
     base = "swa"
     family = "SWA"
+    pattern = r"swa-(?P<number>\d+)"
     folder = "swa"
     stage = "swa"
 
@@ -260,6 +255,10 @@ def mode_on(base: str, number: int) -> ModeMember:
     return BASES[base or "sgd"](number)
 
 
+ON_BASE = "(?:(?P<base>swa)-)?"
+"""The part of a pattern that `on_base` adds to names."""
+
+
 def on_base(base: str, name: str) -> str:
     """The name of something on a base other than that of the recipe.
 
@@ -267,13 +266,3 @@ def on_base(base: str, name: str) -> str:
     ('swa-I-0-1-small', 'I-0-1-small')
     """
     return f"{base}-{name}" if base else name
-
-
-def split_base(name: str) -> tuple[str, str]:
-    """The base and the rest of a name from `on_base`.
-
-    >>> split_base("swa-I-0-1-small"), split_base("I-0-1-small")
-    (('swa', 'I-0-1-small'), ('', 'I-0-1-small'))
-    """
-    base, dash, rest = name.partition("-")
-    return (base, rest) if dash and base in BASES else ("", name)

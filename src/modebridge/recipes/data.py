@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,95 +16,18 @@ from modebridge import seeds, trees
 from modebridge.batches import map_inputs
 from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
 from modebridge.data.loaderset import PlacedLoader
-from modebridge.data.sets import CLASS_NAMES, Images
-from modebridge.errors import ModebridgeError, near
-from modebridge.nets import SPECS
-from modebridge.recipes.recipe import FOLDER, Recipe
-from modebridge.recipes.splits import load_splits
-from modebridge.recipes.user_code import split_reference
+from modebridge.data.sets import Images
+from modebridge.recipes.recipe import Recipe
+from modebridge.recipes.splits import NAMED, DataFacts, class_names, load_splits, pixels
 from modebridge.types import Inputs
 
-__all__ = ["NAMED", "DataFacts", "RunData", "facts_of"]
+__all__ = ["RunData"]
 
 Feed: TypeAlias = Loader | Stream | PlacedLoader
 Split: TypeAlias = Literal["train", "valid", "test"]
 
 BATCH = 256
 """Batch size when nothing is trained."""
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What networks and reports need to know about a data set.
-
-    Args:
-        classes: number of classes K.
-        image: (C, H, W) of one image, or the shape of any other single input; None if there are several inputs.
-        class_names: names of the classes; their numbers if unknown.
-        counts: number of images by split.
-    """
-
-    classes: int
-    image: tuple[int, ...] | None
-    class_names: tuple[str, ...]
-    counts: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a dict of plain data, for a file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
-        """From the output of `to_dict`, also after a round trip through JSON.
-
-        >>> facts = DataFacts(2, (3, 8, 8), ("cat", "dog"), {"train": 5, "valid": 1, "test": 1})
-        >>> DataFacts.from_dict(facts.to_dict()) == facts
-        True
-        """
-        try:
-            image = record["image"]
-            return cls(
-                int(record["classes"]),
-                None if image is None else tuple(int(side) for side in image),
-                tuple(str(name) for name in record["class_names"]),
-                {str(split): int(count) for split, count in record["counts"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ModebridgeError(
-                f"Expected the facts of a data set, but got {str(record)[:80]}; read the data again."
-            ) from error
-
-
-NAMED: dict[str, tuple[int, tuple[int, int, int], dict[str, int]]] = {
-    "digits": (10, (1, 8, 8), {"train": 599, "valid": 359, "test": 839}),
-    "cifar10": (10, (3, 32, 32), {"train": 45_000, "valid": 5_000, "test": 10_000}),
-    "cifar100": (100, (3, 32, 32), {"train": 45_000, "valid": 5_000, "test": 10_000}),
-    "tin200": (200, (3, 64, 64), {"train": 90_000, "valid": 10_000, "test": 10_000}),
-    "in1k": (1000, (3, 224, 224), {"train": 1_231_167, "valid": 50_000, "test": 50_000}),
-}
-"""Number of classes, image shape, and images by split."""
-
-
-def facts_of(recipe: Recipe) -> DataFacts | None:
-    """The facts about a named data set, without reading it; None for folders and functions, which must be read."""
-    data = recipe.data
-    if data.name.startswith(FOLDER) or split_reference(data.name) is not None:
-        return None
-    if data.name not in NAMED:
-        raise ModebridgeError(
-            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{data.name[:80]}'; "
-            f"{near(data.name[:80], NAMED)}"
-        )
-    classes, image, counts = NAMED[data.name]
-    if data.name == "in1k":
-        image = (3, _pixels(recipe), _pixels(recipe))
-    limits = {"train": data.train, "valid": data.valid, "test": data.test}
-    if data.name == "digits":
-        # One set, cut by count: the test split is the rest.
-        total, held = sum(counts.values()), {split: limits[split] or counts[split] for split in ("train", "valid")}
-        counts = held | {"test": total - sum(held.values())}
-    taken = {split: min(limits[split] or count, count) for split, count in counts.items()}
-    return DataFacts(classes, image, _names(CLASS_NAMES.get(data.name, ()), classes), taken)
 
 
 class RunData:
@@ -130,7 +52,7 @@ class RunData:
         self.splits = splits or load_splits(recipe.data, folder)
         self._data = recipe.data
         self._seed = seed
-        self._size = _pixels(recipe)
+        self._size = pixels(recipe)
         self._device = torch.device(device)
         self._moved: dict[Split, Images] = {}
 
@@ -154,9 +76,7 @@ class RunData:
         images = self._placed("test")
         if numbers is None:
             return self._plain(images)
-        if isinstance(images, LoaderSet):
-            return self._plain(images, len(numbers))
-        return self._plain(images.pick(numbers))
+        return self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(images.pick(numbers))
 
     def plain_train(self, count: int) -> Feed:
         """The first training images in order, unaugmented; a user's loader is used as it is."""
@@ -183,39 +103,28 @@ class RunData:
 
     def labels(self, split: Split) -> Tensor:
         """The labels of a split on the CPU, in the order of its images."""
-        return self._split(split).labels.cpu()
+        labels: Tensor = getattr(self.splits, split).labels
+        return labels.cpu()
 
     def image(self, number: int) -> Tensor | None:
         """A test image as floats (C, H, W) on the CPU; None if inputs are not images."""
-        shape = self.facts.image
+        shape, test = self.facts.image, self.splits.test
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             return None
-        test = self.splits.test
         if isinstance(test, LoaderSet):
-            return self._image_of_loader(test, number)
+            images = (image for inputs, _ in test.on(torch.device("cpu")) for image in inputs)
+            return next(islice(images, number, None))  # type: ignore[arg-type]
         inputs, _ = next(iter(self._plain(test.part(number, number + 1))))
         assert isinstance(inputs, Tensor)
         return inputs[0].cpu()
 
-    def _image_of_loader(self, test: LoaderSet, number: int) -> Tensor:
-        start = 0
-        for inputs, labels in test.on(torch.device("cpu")):
-            if number < start + len(labels):
-                assert isinstance(inputs, Tensor)
-                return inputs[number - start]
-            start += len(labels)
-        raise ModebridgeError(
-            f"Expected test to yield {len(test)} images every time, but got {start}; use a loader that yields all."
-        )
-
     @cached_property
     def facts(self) -> DataFacts:
         """Number of classes, image shape, class names and counts."""
-        classes = self.splits.train.classes
-        few = self.few()
-        counts = {split: len(self._split(split)) for split in ("train", "valid", "test")}
+        classes, few = self.splits.train.classes, self.few()
+        counts = {split: len(getattr(self.splits, split)) for split in ("train", "valid", "test")}
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
-        return DataFacts(classes, image, _names(self.splits.class_names, classes), counts)
+        return DataFacts(classes, image, class_names(self.splits.class_names, classes), counts)
 
     @property
     def fed_as(self) -> tuple[object, ...]:
@@ -243,14 +152,10 @@ class RunData:
         tensors = {"images": images.images, "labels": images.labels}
         return hashlib.sha256(trees.fingerprint(tensors).encode()).hexdigest()
 
-    def _split(self, split: Split) -> Images:
-        images: Images = getattr(self.splits, split)
-        return images
-
     def _placed(self, split: Split) -> Images:
         """The images of a split, moved to the device on first use."""
         if split not in self._moved:
-            images = self._split(split)
+            images: Images = getattr(self.splits, split)
             self._moved[split] = images.to(self._device) if isinstance(images, ImageSet) else images
         return self._moved[split]
 
@@ -264,24 +169,5 @@ class RunData:
     def _stream(self, files: ImageFiles, batch: int, *, train: bool = False, seed: int = 0) -> Stream:
         # A few images are read faster than a worker starts.
         workers = min(16, max(1, (os.cpu_count() or 2) - 1)) if len(files) > 1000 else 0
-        return Stream(
-            files,
-            batch,
-            train=train,
-            shuffle=train,
-            seed=seed,
-            size=self._size,
-            resize=self._size * 8 // 7,
-            workers=workers,
-            device=self._device,
-        )
-
-
-def _pixels(recipe: Recipe) -> int:
-    """The side of streamed images: from the recipe, else the network's own, else ImageNet's usual one."""
-    usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
-    return recipe.data.size or usual
-
-
-def _names(names: Sequence[str], classes: int) -> tuple[str, ...]:
-    return tuple(names) if len(names) == classes else tuple(str(k) for k in range(classes))
+        size = {"size": self._size, "resize": self._size * 8 // 7}
+        return Stream(files, batch, train=train, shuffle=train, seed=seed, workers=workers, device=self._device, **size)

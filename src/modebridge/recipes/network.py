@@ -14,8 +14,9 @@ from modebridge.bridges import build_bridge, last_blocks_tap
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files import full_name, library_factory
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, call, frozen_copy, spec_of
-from modebridge.recipes.data import NAMED, DataFacts, RunData, facts_of
+from modebridge.recipes.data import RunData
 from modebridge.recipes.recipe import Recipe
+from modebridge.recipes.splits import NAMED, DataFacts, facts_of
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 from modebridge.types import Inputs
 

@@ -34,9 +34,9 @@ from modebridge.data.corruptions import parameter
 from modebridge.data.images import find_files
 from modebridge.data.sets import Images
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.data import BATCH, NAMED, RunData
+from modebridge.recipes.data import BATCH, RunData
 from modebridge.recipes.recipe import FOLDER, DataConfig, Recipe, located
-from modebridge.recipes.splits import load_splits
+from modebridge.recipes.splits import NAMED, load_splits
 from modebridge.recipes.user_code import split_reference
 
 __all__ = ["ShiftedData", "known_others"]

@@ -1,10 +1,12 @@
-"""The images of a recipe in three splits: from a named set, a folder of classes, or a user's function."""
+"""The images of a recipe in three splits, from a named set, a folder of classes, or a user's function; and facts."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -20,12 +22,90 @@ from modebridge.data import (
 )
 from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.recipe import FOLDER, DataConfig
+from modebridge.nets import SPECS
+from modebridge.recipes.recipe import FOLDER, DataConfig, Recipe
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 
-__all__ = ["load_splits"]
+__all__ = ["NAMED", "DataFacts", "class_names", "facts_of", "load_splits", "pixels"]
 
 PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What networks and reports need to know about a data set.
+
+    Args:
+        classes: number of classes K.
+        image: (C, H, W) of one image, or the shape of any other single input; None if there are several inputs.
+        class_names: names of the classes; their numbers if unknown.
+        counts: number of images by split.
+    """
+
+    classes: int
+    image: tuple[int, ...] | None
+    class_names: tuple[str, ...]
+    counts: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
+        """From the output of `to_dict`, also after a round trip through JSON."""
+        try:
+            image, names, counts = record["image"], record["class_names"], record["counts"]
+            shape = None if image is None else tuple(int(side) for side in image)
+            counted = {str(split): int(count) for split, count in counts.items()}
+            return cls(int(record["classes"]), shape, tuple(map(str, names)), counted)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModebridgeError(
+                f"Expected the facts of a data set, but got {str(record)[:80]}; read the data again."
+            ) from error
+
+
+NAMED: dict[str, tuple[int, tuple[int, int, int], dict[str, int]]] = {
+    "digits": (10, (1, 8, 8), {"train": 599, "valid": 359, "test": 839}),
+    "cifar10": (10, (3, 32, 32), {"train": 45_000, "valid": 5_000, "test": 10_000}),
+    "cifar100": (100, (3, 32, 32), {"train": 45_000, "valid": 5_000, "test": 10_000}),
+    "tin200": (200, (3, 64, 64), {"train": 90_000, "valid": 10_000, "test": 10_000}),
+    "in1k": (1000, (3, 224, 224), {"train": 1_231_167, "valid": 50_000, "test": 50_000}),
+}
+"""Number of classes, image shape, and images by split."""
+
+
+def facts_of(recipe: Recipe) -> DataFacts | None:
+    """The facts about a named data set, without reading it; None for folders and functions, which must be read."""
+    data = recipe.data
+    if data.name.startswith(FOLDER) or split_reference(data.name) is not None:
+        return None
+    if data.name not in NAMED:
+        raise ModebridgeError(
+            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{data.name[:80]}'; "
+            f"{near(data.name[:80], NAMED)}"
+        )
+    classes, image, counts = NAMED[data.name]
+    if data.name == "in1k":
+        image = (3, pixels(recipe), pixels(recipe))
+    limits = {"train": data.train, "valid": data.valid, "test": data.test}
+    if data.name == "digits":
+        # One set, cut by count: the test split is the rest.
+        total, held = sum(counts.values()), {split: limits[split] or counts[split] for split in ("train", "valid")}
+        counts = held | {"test": total - sum(held.values())}
+    taken = {split: min(limits[split] or count, count) for split, count in counts.items()}
+    return DataFacts(classes, image, class_names(CLASS_NAMES.get(data.name, ()), classes), taken)
+
+
+def pixels(recipe: Recipe) -> int:
+    """The side of streamed images: from the recipe, else the network's own, else ImageNet's usual one."""
+    usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
+    return recipe.data.size or usual
+
+
+def class_names(names: Sequence[str], classes: int) -> tuple[str, ...]:
+    """The names of classes, or their numbers."""
+    return tuple(names) if len(names) == classes else tuple(str(k) for k in range(classes))
 
 
 def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:

@@ -6,7 +6,7 @@ import json
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -22,51 +22,51 @@ LARGEST = 1_000_000
 """Maximum size of a recipe file, in bytes."""
 
 
-def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
+def keys_of(recipe: Recipe) -> dict[str, Any]:
     """Every setting of a recipe by its dotted key.
 
     >>> from modebridge.recipes import find_recipe
     >>> keys_of(find_recipe("digits"))["mode.epochs"]
     20
     """
-    values_by_key: dict[str, Any] = {}
-    for field in fields(record):  # type: ignore[arg-type]
-        value = getattr(record, field.name)
-        values_by_key |= (
-            keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
-        )
-    return values_by_key
+    keys: dict[str, Any] = {}
+    for name, value in vars(recipe).items():
+        keys |= {f"{name}.{key}": one for key, one in vars(value).items()} if is_dataclass(value) else {name: value}
+    return keys
+
+
+def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The settings by table; the recipe's own in ""."""
+    tables: dict[str, dict[str, Any]] = {"": {}}
+    for key, value in keys_of(recipe).items():
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, {})[name] = value
+    return tables
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with some settings replaced, each "key=value", checked against the type of the key.
 
+    All at once, so that settings that depend on each other can come in any order.
+
     >>> from modebridge.recipes import find_recipe
     >>> changed(find_recipe("digits"), ["mode.epochs=3", "norm=frn", "sizes=small,medium"]).mode.epochs
     3
     """
-    wanted: dict[str, str] = {}
+    known, tables = keys_of(recipe), _tables(recipe)
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise ModebridgeError(
                 f"Expected --set to be key=value, but got '{_short(setting)}'; write for example modes=3."
             )
-        wanted[key.strip()] = text.strip()
-    known = keys_of(recipe)
-    changes: dict[str, dict[str, Any]] = {}
-    for key, text in wanted.items():
         if key not in known:
             below = [other for other in known if other.startswith(f"{key}.")]
             hint = f"set one of {', '.join(below)}." if below else near(key, known)
             raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(key)}'; {hint}")
-        group, _, name = key.rpartition(".")
-        hints = get_type_hints(type(getattr(recipe, group) if group else recipe))
-        changes.setdefault(group, {})[name] = _read(text, hints[name], key)
-    # All at once, so that settings that depend on each other can come in any order.
-    values = changes.pop("", {})
-    values |= {group: replace(getattr(recipe, group), **inner) for group, inner in changes.items()}
-    return replace(recipe, **values)
+        table, _, name = key.rpartition(".")
+        tables[table][name] = text
+    return _build(Recipe, tables.pop("") | tables, "", "--set") if settings else recipe
 
 
 def _read(text: object, kind: Any, key: str) -> Any:
@@ -75,14 +75,14 @@ def _read(text: object, kind: Any, key: str) -> Any:
     def wrong(expected: str) -> ModebridgeError:
         return ModebridgeError(f"Expected {key} to be {expected}, but got '{_short(text)}'; change the value.")
 
-    if isinstance(text, dict) or (isinstance(text, list) and get_origin(kind) is not tuple):
+    if isinstance(text, dict) or (isinstance(text, list | tuple) and get_origin(kind) is not tuple):
         raise wrong("a single value")
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise wrong("one of " + ", ".join(map(str, get_args(kind))))
         return text
     if get_origin(kind) is tuple:
-        items = text if isinstance(text, list) else [part.strip() for part in str(text).split(",") if part.strip()]
+        items = text if isinstance(text, list | tuple) else filter(None, map(str.strip, str(text).split(",")))
         return tuple(_read(item, get_args(kind)[0], key) for item in items)
     if kind is bool:
         booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -98,13 +98,9 @@ def _read(text: object, kind: Any, key: str) -> Any:
 def to_toml(recipe: Recipe, seed: int) -> str:
     """A recipe and its seed as TOML, with all that is needed to repeat the run."""
     lines = ["# What this run was made with; `modebridge run recipe.toml` repeats it.", f"seed = {seed}"]
-    groups: dict[str, list[str]] = {}
-    for key, value in keys_of(recipe).items():
-        group, _, name = key.rpartition(".")
-        groups.setdefault(group, []).append(f"{name} = {_toml(value)}")
-    for group, entries in groups.items():
-        lines += (["", f"[{group}]"] if group else []) + entries
-    # Top-level keys must come before the first table.
+    for table, values in _tables(recipe).items():
+        lines += ["", f"[{table}]"] if table else []
+        lines += [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -170,8 +166,7 @@ def _short(value: object) -> str:
 
 
 def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:
-    types = get_type_hints(kind)
-    hints = {each.name: types[each.name] for each in fields(kind) if each.metadata.get("recipe", True)}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
     for name in document:
         if name not in hints:
             raise ModebridgeError(
