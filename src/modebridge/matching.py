@@ -39,9 +39,7 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
 
     .. math:: D_\mathrm{KL}(t \| p) = \sum_k t_k (\log t_k - \log p_k), \qquad p = \operatorname{softmax}(\text{logits})
 
-    Args:
-        target: probabilities (B, K).
-        logits: logits (B, K); log probabilities are logits too.
+    Log probabilities are logits too.
 
     >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor([0.])
@@ -109,12 +107,7 @@ class DistillationLoss:
         return probabilities.mean(dim=0)
 
     def __call__(self, target: Tensor | None, labels: Tensor | None, logits: Tensor) -> Tensor:
-        """The mean loss over a batch.
-
-        Args:
-            target: probabilities (B, K) from `target`; None without teachers.
-            labels: label probabilities (B, K); None if labels are not used.
-            logits: logits (B, K) of the student.
+        """The mean loss over a batch, of targets from `target` and label probabilities (B, K), each None if not used.
 
         >>> import torch
         >>> DistillationLoss()(torch.tensor([[0.5, 0.5]]), None, torch.zeros(1, 2))
@@ -260,14 +253,7 @@ def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 class MixedBatches:
-    """Batches mixed as in training, with their own draws.
-
-    Args:
-        batches: the unmixed batches.
-        mixup: alpha of mixup; 0 turns it off.
-        cutmix: alpha of CutMix; 0 turns it off.
-        seed: seed of the draws.
-    """
+    """Batches mixed as in training (see `draw_mixing`), with their own draws."""
 
     def __init__(self, batches: Batches, mixup: float, cutmix: float, seed: int) -> None:
         self._batches, self._mixup, self._cutmix, self._seed = batches, mixup, cutmix, seed

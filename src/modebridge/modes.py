@@ -172,11 +172,6 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
 
     Batch norm's statistics are re-estimated, and buffers that both ends share are constants. What remains are buffers
     of layers with their own rules (spectral norm's vectors, other running statistics), and batch norm without any.
-
-    Args:
-        net: the network.
-        start: buffers of one end.
-        end: buffers of the other end.
     """
     modules = dict(net.named_modules())
     for name, module in modules.items():
@@ -203,13 +198,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
 
     Every image has the same weight: batch k of size n_k has momentum n_k / (n_1 + ... + n_k), so a smaller last batch
     is not weighted too much. Each layer counts separately, whatever its own momentum: a layer that runs twice per pass,
-    or not in every pass, gets the average over its inputs.
-
-    Args:
-        net: the network; it is not changed.
-        params: the parameters, usually a point on the curve.
-        buffers: initial buffers, from either end.
-        batches: the training images; labels are not used.
+    or not in every pass, gets the average over its inputs. The network is not changed.
     """
     fresh = {name: tensor.detach().clone() for name, tensor in buffers.items()}
     copy = frozen_copy(net)
@@ -268,10 +257,6 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
     Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
     from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values
     and stay; but zero tensors with several axes, such as new tokens, are drawn with standard deviation 0.02.
-
-    Args:
-        net: any module; it is not changed.
-        seed: seed of all draws.
     """
     copy = frozen_copy(net)
     versions = {name: parameter._version for name, parameter in copy.named_parameters()}

@@ -24,7 +24,7 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, inspect, resnet
+from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, find_taps, resnet
 from modebridge.scoring import cost, evaluate, module_cost
 from modebridge.training import fit_bridge
 from tests.real_nets import IMAGES, Texts, real_net
@@ -196,7 +196,7 @@ def test_bridges_of_real_networks_to_a_budget(name):
     ends = [Mode.from_module(real_net(name, seed)) for seed in (0, 1)]
     curve = start_curve(net, *ends)
     bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels")
-    assert bridge.tap == inspect(net, images).chosen.name
+    assert bridge.tap == find_taps(net, images).chosen.name
     assert 0.02 < bridge.share <= 0.05
     ensemble = Ensemble(net, ends, [bridge])
     assert cost(ensemble, IMAGES[name]).relative_flops == pytest.approx(2 + bridge.share, abs=1e-12)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.nets import inspect
+from modebridge.nets import find_taps
 
 
 class Branches(nn.Module):
@@ -62,7 +62,7 @@ def with_head(*parts):
     ],
 )
 def test_blocks_are_what_is_repeated(parts, blocks):
-    seen = inspect(with_head(*parts), torch.rand(1, 4, 6, 6))
+    seen = find_taps(with_head(*parts), torch.rand(1, 4, 6, 6))
     assert [tap.name for tap in seen.taps if tap.block] == blocks
     assert all(not tap.inner for tap in seen.taps if tap.block)
     inside = [tap for tap in seen.taps if any(tap.name.startswith(f"{block}.") for block in blocks)]

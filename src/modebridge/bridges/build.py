@@ -49,27 +49,11 @@ def plan_bridge(
     name: str = "bridge",
     seed: int = 0,
 ) -> Bridge:
-    """A bridge before training, on modes or for a curve.
+    """A bridge before training, on modes or for a curve; most arguments are those of `fit_bridge`.
 
-    Args:
-        net: the base network.
-        modes: modes of which the bridge reads the first (type II: the first two) and, unless `target` is given, gets
-            one head for each of the others; or, as in the paper, a curve, whose start it reads and whose midpoint it
-            learns.
-        images: a few images (or inputs by name), to find the shape of the features.
-        kind: "I" reads one mode, "II" two.
-        tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
-            paper's networks is the paper's.
-        slim: divisor of the widths; 2 is the paper's small bridge, 1 its medium one.
-        budget: maximum share of the base's FLOPs (0.05 for 5 %), used instead of `slim`: the widest body that fits is
-            built, of one wide block for heads on other modes (docs/frontier.md). Its share of the parameters may be
-            much larger (`bridge.parameter_share`).
-        target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
-            trunk.
-        body: your own module from feature(s) to logits, used instead of building one; its parameters with
-            `requires_grad=False` are not trained.
-        name: the bridge's name in tables and errors.
-        seed: seed for the bridge's initial weights.
+    A few `images` (or inputs by name) show the shape of the features. `slim` divides the widths: 2 is the paper's small
+    bridge, 1 its medium one. A `budget` is used instead, and heads on other modes are then one wide block
+    (docs/frontier.md). `name` is used in tables and errors, `seed` for the bridge's initial weights.
     """
     check_choices(net, modes, kind)
     reads = [modes.start, modes.end] if isinstance(modes, Curve) else listed(modes)

@@ -10,8 +10,7 @@ from torch import nn
 
 from modebridge.bridges.build import build_body
 from modebridge.errors import ModebridgeError
-from modebridge.nets import Inspection, ResNet, Tap
-from modebridge.nets import inspect as inspect_taps
+from modebridge.nets import Inspection, ResNet, Tap, find_taps
 from modebridge.nets.flops import counting, zeros
 from modebridge.types import Batch, Inputs, Layout
 
@@ -46,7 +45,7 @@ def inspect(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."
         )
-    seen = inspect_taps(net, example)
+    seen = find_taps(net, example)
     size = sum(parameter.numel() for parameter in net.parameters())
 
     @cache  # many taps have features of the same shape, and fitting a width to a budget is a search

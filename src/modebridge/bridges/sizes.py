@@ -34,13 +34,9 @@ def body_like(
 ) -> ResidualBody:
     """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
 
-    Args:
-        spec: spec of the base network.
-        kind: "I" reads one feature map, "II" two, concatenated along channels.
-        slim: 1 gives the paper's medium bridge, 2 its small one.
-        projection: False omits the first shortcut if shapes differ (only this matches the parameter counts of the
-            paper's CIFAR-100 rows with 32 to 128 channels).
-        seed: seed of the weights.
+    Type II reads two feature maps, concatenated along channels. A slim factor of 1 gives the paper's medium bridge, 2
+    its small one. Without `projection` there is no first shortcut if shapes differ: only this matches the parameter
+    counts of the paper's CIFAR-100 rows with 32 to 128 channels.
     """
     last_blocks_tap(spec)
     if kind not in READS:
@@ -75,17 +71,8 @@ def body_for(
 ) -> ResidualBody | TokenBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
 
-    Blocks are bottlenecks if the width is 256 or more. `modebridge.cost` counts the cost of a bridge; a tap late in the
-    network is cheaper, and `body_within` builds to a budget.
-
-    Args:
-        shape: shape of one feature, without the batch axis.
-        classes: number of outputs K.
-        kind: "I" or "II".
-        slim: divides the width of the feature.
-        layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
-        norm: norm of the residual blocks.
-        seed: seed of the weights.
+    The slim factor divides the width of the feature, whose shape has no batch axis; blocks are bottlenecks if the width
+    is 256 or more. A layout of None assumes (C, H, W), (T, C) or (C,).
     """
     layout = layout_for(shape, layout)
     channels = channels_of(shape, layout)
@@ -188,18 +175,8 @@ def body_within(
     exceed the budget, the first one halves the map; if that is not enough, there are fewer blocks. Tokens get two
     token-wise layers, or one. Vectors, and features for which no block fits, get a perceptron on the mean over places.
     With `wide` there is one block, as wide as fits; it halves the map if it would otherwise have less than half of its
-    channels. This did best for heads on other modes (docs/frontier.md).
-
-    Args:
-        shape: shape of one feature, without the batch axis.
-        layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
-        classes: number of outputs K.
-        kind: "I" or "II".
-        flops: the budget in multiply-adds.
-        norm: norm of residual blocks.
-        wide: one wide block on maps and sequences instead of three.
-        seed: seed of the weights.
-        base: FLOPs of the base network; if given, errors express the budget as a share of it.
+    channels. This did best for heads on other modes (docs/frontier.md). If the FLOPs of the `base` are given, errors
+    express the budget as a share of them.
 
     >>> body, counted = body_within((16,), "vector", 4, "I", 1000)
     >>> body.hidden.out_features, counted   # 48 * (16 + 4)

@@ -79,22 +79,14 @@ def _in_turn(passes: Sequence[Callable[[], Output]]) -> list[Output]:
 
 
 def features_of(bridge: Bridge, reads: Sequence[K], outputs: Mapping[K, Output]) -> list[Tensor]:
-    """The features that a bridge reads, in its order.
-
-    Args:
-        bridge: the bridge.
-        reads: keys of the one or two bases it reads.
-        outputs: outputs of the bases by key.
-    """
+    """The features that a bridge reads, in its order; `reads` are the keys of the one or two bases it reads."""
     return [outputs[reads[k]][1][tap] for k, tap in bridge.places]
 
 
 def member_logits(outputs: Mapping[K, Output], bridges: Iterable[tuple[Bridge, Sequence[K]]]) -> list[Tensor]:
     """The logits (B, K) of all members: the bases in the order of `outputs`, then every head of every bridge.
 
-    Args:
-        outputs: outputs of the bases by key.
-        bridges: each bridge with the keys of the bases it reads.
+    Each bridge comes with the keys of the bases it reads.
     """
     logits = [base for base, _ in outputs.values()]
     for bridge, reads in bridges:

@@ -11,7 +11,6 @@ from modebridge.nets.blocks import (
     make_norm,
 )
 from modebridge.nets.cuda_graph import CudaGraph
-from modebridge.nets.inspect import Inspection, Tap, inspect, listed_taps, taps_to_read
 from modebridge.nets.quirks import (
     check_weights,
     correct_conv_gradients,
@@ -32,6 +31,7 @@ from modebridge.nets.running import (
     logits_of,
     run,
 )
+from modebridge.nets.taps import Inspection, Tap, find_taps, listed_taps, taps_to_read
 
 __all__ = [
     "SPECS",
@@ -52,9 +52,9 @@ __all__ = [
     "check_weights",
     "correct_conv_gradients",
     "feature_of",
+    "find_taps",
     "frozen_copy",
     "initialise",
-    "inspect",
     "is_narrow",
     "last_blocks_tap",
     "listed_taps",

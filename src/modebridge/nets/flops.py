@@ -166,12 +166,8 @@ def on_copy(
 ) -> T:
     """Call a function on a weightless copy of a module, or on a real copy if a weightless one cannot run.
 
-    Args:
-        module: the module to copy; neither it nor the inputs are changed.
-        inputs: passed to `work` on the copy's device; if they have no values (`zeros`), a real copy gets zeros.
-        work: called with the copy, in evaluation mode, and its inputs; it may be called twice.
-        weightless: whether to try without weights first; for one small batch the setup takes longer than the
-            computation itself.
+    `work` gets the copy, in evaluation mode, and copies of the inputs on its device (zeros, if they have no values); it
+    may be called twice. For one small batch a weightless copy takes longer than the computation itself.
     """
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     try:

@@ -42,20 +42,12 @@ ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RN
 
 @dataclass
 class CallRecord:
-    """The record of one submodule.
-
-    Args:
-        output: output of its last call; None if that is not a tensor and does not start with one.
-        kind: type of the output.
-        version: version counter of the output after the call.
-        flops: multiply-adds of the whole network up to and including its last call.
-        runs: number of calls.
-    """
+    """The record of one submodule: its last output (None if that does not start with a tensor) and when it ran."""
 
     output: Tensor | None
-    kind: str
-    version: int
-    flops: float
+    kind: str  # type of the output
+    version: int  # version counter of the output after the call
+    flops: float  # multiply-adds of the whole network up to and including its last call
     runs: int
 
     @property
@@ -66,24 +58,16 @@ class CallRecord:
 
 @dataclass
 class ForwardTrace:
-    """The record of a whole pass: every submodule that ran, in the order in which they finished.
-
-    Args:
-        seen: records by name.
-        logits: logits (B, K).
-        flops: multiply-adds of the whole pass.
-        first: shapes of maps read by a layer with channels on the first axis.
-        last: shapes of maps read by a layer with channels on the last axis.
-        sequences: whether a tensor with three axes is (B, C, L), by its id, known from a layer that made or read it.
-        likely: the same, guessed for other tensors: activations from their input, sums from their last summand.
-        kept: the tensors in `sequences` and `likely`, kept alive so that their ids stay unique.
-    """
+    """The record of a whole pass: every submodule that ran, in the order in which they finished."""
 
     seen: dict[str, CallRecord] = field(default_factory=dict)
     logits: Tensor | None = None
     flops: float = 0.0
+    # Shapes of maps read by a layer with channels on the first axis, and on the last.
     first: set[Shape] = field(default_factory=set)
     last: set[Shape] = field(default_factory=set)
+    # Whether a tensor with three axes is (B, C, L), by its id: known from a layer that made or read it, or guessed
+    # (activations from their input, sums from their last summand). The tensors are kept alive: ids stay unique.
     sequences: dict[int, bool] = field(default_factory=dict)
     likely: dict[int, bool] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)

@@ -17,7 +17,7 @@ from modebridge.nets.running import check_tap
 from modebridge.nets.trace import ForwardTrace, find_blocks, watch
 from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["Inspection", "Tap", "inspect", "listed_taps", "taps_to_read"]
+__all__ = ["Inspection", "Tap", "find_taps", "listed_taps", "taps_to_read"]
 
 
 BEST = 0.8
@@ -129,24 +129,8 @@ class Inspection:
         return self.table()
 
 
-def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
-    """List every tap of `net` that a bridge could read, and the default choice.
-
-    A copy of the network without weights (or with them, if that fails) runs in evaluation mode; `net` is not changed.
-
-    Args:
-        net: any module that maps a batch to logits, or to an object that holds `logits`.
-        example: a batch of at least one image, or a dict of tensors that are passed by keyword. Labels, in a pair or in
-            a dict, are ignored, and so are values that are not tensors.
-
-    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> print(inspect(net, torch.rand(1, 4)))
-    Sequential: 48 multiply-adds, 2 classes
-        tap  feature  layout  before  after
-        0    8        vector   66.7%  33.3%
-    ->  1    8        vector   66.7%  33.3%
-    1 cannot be tapped: see .refused
-    """
+def find_taps(net: nn.Module, example: Inputs | Batch) -> Inspection:
+    """Every tap of `net` that a bridge could read, and the default choice; `bridges.inspect` adds costs of bridges."""
     # The first row is enough.
     row = take_rows(inputs_of(example, "the example"), slice(1))
 
@@ -176,7 +160,7 @@ def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs
     taps = listed_taps(net, tap)
     if isinstance(net, ResNet) and (taps or net.paper_tap):
         return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
-    inspected = inspect(net, images)
+    inspected = find_taps(net, images)
     taps = taps or [inspected.chosen.name]
     layouts = {known.name: known.layout for known in inspected.taps}
     if len({layouts.get(name) for name in taps}) > 1:

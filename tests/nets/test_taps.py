@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import modebridge
+from modebridge.bridges import build_bridge
 from modebridge.errors import ModebridgeError
-from modebridge.nets import SPECS, ResNet, Tapped, inspect, last_blocks_tap, resnet
+from modebridge.nets import SPECS, ResNet, Tapped, find_taps, last_blocks_tap, resnet
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
 from tests.sequences import Hybrid, Sound, sounds
@@ -38,7 +39,7 @@ class Hand(nn.Module):
 
 
 def test_shares_by_hand():
-    seen = inspect(Hand(), torch.rand(2, 3, 8, 8))
+    seen = find_taps(Hand(), torch.rand(2, 3, 8, 8))
     first, second, head = 64 * 4 * 27, 16 * 8 * 36, 8 * 5
     assert seen.flops == first + second + head
     assert seen.classes == 5
@@ -88,7 +89,7 @@ def by_hand(net, images):
 def test_shares_of_real_networks_against_their_layers(name):
     net, images = real_net(name), torch.rand(1, *IMAGES[name])
     until = by_hand(net, images)
-    seen = inspect(net, images)
+    seen = find_taps(net, images)
     assert seen.flops == until[""]
     assert {tap.name: tap.before for tap in seen.taps} == {tap.name: until[tap.name] / until[""] for tap in seen.taps}
 
@@ -107,7 +108,7 @@ CHOICES = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_every_listed_tap_of_a_real_network_can_be_read(name):
     net, images = real_net(name).eval(), torch.rand(3, *IMAGES[name])
-    seen = inspect(net, images)
+    seen = find_taps(net, images)
     with torch.no_grad():
         logits, features = Tapped(net, [tap.name for tap in seen.taps])(images)
     assert {tap.name: (3, *tap.shape) for tap in seen.taps} == {tap: tuple(f.shape) for tap, f in features.items()}
@@ -124,7 +125,7 @@ def test_every_listed_tap_of_a_real_network_can_be_read(name):
 
 def test_what_is_refused_cannot_be_read():
     net, images = real_net("torchvision resnet18").eval(), torch.rand(2, 3, 64, 64)
-    seen = inspect(net, images)
+    seen = find_taps(net, images)
     assert seen.refused["bn1"] == seen.refused["layer1.0.bn1"] == "is changed in place by a later layer"
     assert seen.refused["layer1.0.relu"] == "runs 2 times"
     assert seen.refused["fc"] == "returns the logits themselves"
@@ -137,7 +138,7 @@ def test_what_is_refused_cannot_be_read():
 def test_the_paper_s_networks_keep_the_paper_s_tap(name):
     with torch.device("meta"):
         net = resnet(name)
-    seen = inspect(net, torch.empty(1, *SPECS[name].image, device="meta"))
+    seen = find_taps(net, torch.empty(1, *SPECS[name].image, device="meta"))
     assert seen.chosen.name == last_blocks_tap(SPECS[name])
     # The rule for any network finds the same place in the four networks that it was made from.
     same = replace(seen, preferred=None).chosen.name == last_blocks_tap(SPECS[name])
@@ -147,22 +148,22 @@ def test_the_paper_s_networks_keep_the_paper_s_tap(name):
 def test_a_network_with_fewer_blocks_than_the_paper_s_bridge():
     net = ResNet(replace(TINY, stages=(1, 1)))
     assert net.paper_tap is None
-    assert inspect(net, torch.rand(1, 1, 8, 8)).chosen.block
+    assert find_taps(net, torch.rand(1, 1, 8, 8)).chosen.block
 
 
 def test_a_perceptron_and_a_wrapped_network():
     mlp = nn.Sequential(nn.Flatten(), nn.Linear(12, 30), nn.ReLU(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3))
-    seen = inspect(mlp, torch.rand(2, 3, 2, 2))
+    seen = find_taps(mlp, torch.rand(2, 3, 2, 2))
     # 360, 240 and 24 multiply-adds: 58 %, 96 %, 100 %; of equals the last, which is the activation.
     assert (seen.chosen.name, seen.chosen.layout) == ("4", "vector")
     wrapped = nn.Sequential(nn.BatchNorm2d(3), real_net("torchvision resnet18"))
-    assert inspect(wrapped, torch.rand(1, 3, 64, 64)).chosen.name == "1.layer3.1"
-    assert inspect(Vectors(), torch.rand(1, 4)).chosen.name == "second"
+    assert find_taps(wrapped, torch.rand(1, 3, 64, 64)).chosen.name == "1.layer3.1"
+    assert find_taps(Vectors(), torch.rand(1, 4)).chosen.name == "second"
 
 
 def test_inputs_by_name_and_layers_that_return_tuples():
     example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
-    seen = inspect(Texts(), example)
+    seen = find_taps(Texts(), example)
     # Four projections, two products of attention, two layers of the perceptron; seven tokens, five layers, a head.
     assert seen.flops == 5 * (7 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 7 * 7 * 8) + 24
     assert (seen.chosen.name, seen.chosen.shape, seen.chosen.layout) == ("layers.3", (7, 8), "tokens")
@@ -192,7 +193,7 @@ class Odd(nn.Module):
 
 
 def test_refusals_say_why():
-    seen = inspect(Odd(), torch.rand(1, 4))
+    seen = find_taps(Odd(), torch.rand(1, 4))
     assert [tap.name for tap in seen.taps] == ["fine"]
     keeps = "does not keep the batch on its first axis"
     assert seen.refused == {
@@ -213,12 +214,12 @@ def test_refusals_say_why():
 
 
 def test_networks_without_a_tap_or_without_products():
-    seen = inspect(nn.Linear(3, 2), torch.rand(1, 3))
+    seen = find_taps(nn.Linear(3, 2), torch.rand(1, 3))
     assert seen.taps == ()
     assert str(seen) == "Linear: 6 multiply-adds, 2 classes\n  tap  feature  layout  before  after"
     with pytest.raises(ModebridgeError, match="Expected Linear to have a submodule to tap, but got none"):
         _ = seen.chosen
-    plain = inspect(nn.Sequential(nn.ReLU(), nn.Softmax(dim=1)), torch.rand(1, 3))
+    plain = find_taps(nn.Sequential(nn.ReLU(), nn.Softmax(dim=1)), torch.rand(1, 3))
     assert plain.flops == 0
     assert math.isnan(plain.chosen.before)
 
@@ -232,9 +233,9 @@ def test_bad_examples():
         ({"pictures": torch.rand(1, 1, 8, 8)}, "unexpected keyword argument 'pictures'"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
-            inspect(tiny_net(), example)
+            find_taps(tiny_net(), example)
     with pytest.raises(ModebridgeError, match=r"logits of \(batch, classes\), but got \(1, 3, 8, 8\)"):
-        inspect(nn.Sequential(nn.ReLU()), torch.rand(1, 3, 8, 8))
+        find_taps(nn.Sequential(nn.ReLU()), torch.rand(1, 3, 8, 8))
 
 
 def test_the_network_and_the_example_stay_as_they_were():
@@ -254,8 +255,8 @@ def test_the_network_and_the_example_stay_as_they_were():
     before, seed = images.clone(), torch.random.get_rng_state()
     state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     with torch.inference_mode():  # in which torch keeps no versions
-        seen = inspect(net, images)
-    assert seen.flops == inspect(net.net, images).flops
+        seen = find_taps(net, images)
+    assert seen.flops == find_taps(net.net, images).flops
     assert torch.equal(images, before)
     assert torch.equal(seed, torch.random.get_rng_state())
     assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
@@ -280,14 +281,14 @@ def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
 def test_a_batch_with_its_labels_is_an_example_too():
     """As loaders yield them: pairs, and dicts with labels and with what is not a tensor."""
     images, labels = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
-    plain = inspect(Hand(), images)
-    assert inspect(Hand(), (images, labels)) == plain
-    assert inspect(Hand(), [images, labels]) == plain
+    plain = find_taps(Hand(), images)
+    assert find_taps(Hand(), (images, labels)) == plain
+    assert find_taps(Hand(), [images, labels]) == plain
     ids, mask = torch.randint(0, 20, (2, 6)), torch.ones(2, 6, dtype=torch.long)
     batch = {"ids": ids, "mask": mask, "labels": labels, "texts": ["a", "b"], "count": 2, "none": None}
     net = Texts()
-    assert inspect(net, batch) == inspect(net, {"ids": ids, "mask": mask})
-    assert inspect(net, ({"ids": ids, "mask": mask, "texts": ["a", "b"]}, labels)) == inspect(net, batch)
+    assert find_taps(net, batch) == find_taps(net, {"ids": ids, "mask": mask})
+    assert find_taps(net, ({"ids": ids, "mask": mask, "texts": ["a", "b"]}, labels)) == find_taps(net, batch)
     for wrong, words in (
         ({"texts": ["a"]}, "the example to hold at least one image"),
         ({"labels": labels}, "the example to hold at least one image"),
@@ -296,11 +297,11 @@ def test_a_batch_with_its_labels_is_an_example_too():
         (["a", "b"], "a batch or a dict of tensors, but got list"),
     ):
         with pytest.raises(ModebridgeError, match=words):
-            inspect(Hand(), wrong)
+            find_taps(Hand(), wrong)
 
 
 def test_convolutions_along_one_axis_give_sequences_not_tokens():
-    taps = inspect(Sound(), sounds()[0]).taps
+    taps = find_taps(Sound(), sounds()[0]).taps
     assert {tap.layout for tap in taps} == {"sequence"}
     assert next(tap.shape for tap in taps if tap.name == "stem") == (4, 12)
 
@@ -308,7 +309,7 @@ def test_convolutions_along_one_axis_give_sequences_not_tokens():
 @pytest.mark.parametrize("length", [16, 20])
 def test_tokens_and_sequences_in_one_network(length):
     """By the layer that made or takes a feature; at length 16 there are as many places as channels."""
-    layouts = {tap.name: tap.layout for tap in inspect(Hybrid(), torch.rand(1, 1, length)).taps}
+    layouts = {tap.name: tap.layout for tap in find_taps(Hybrid(), torch.rand(1, 1, length)).taps}
     assert {name for name, layout in layouts.items() if layout == "sequence"} == {"conv", "back", "last", "act"}
     assert {layouts[name] for name in ("turn", "drop", "mix", "mix.linear1", "mix.norm2")} == {"tokens"}
 
@@ -321,9 +322,9 @@ def test_what_a_bridge_at_each_tap_would_cost():
         seen = modebridge.inspect(net, images, **options)
         blocks = [tap for tap in seen.taps if tap.block][1::3]
         for tap in blocks:
-            heads = ["labels"] * options.get("heads", 1)
-            same = {"budget": options.get("budget"), "wide": True, "target": heads}
-            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, **same)
+            target = options.get("heads", 1)
+            same = {"budget": options.get("budget"), "wide": True, "tap": tap.name}
+            bridge = build_bridge(net, images, [mode], target, **same)
             assert tap.bridge == pytest.approx((bridge.share, bridge.parameter_share))
         assert f"{blocks[0].bridge[0]:+.1%}" in str(seen)
     none = modebridge.inspect(net, images, budget=1e-9)
