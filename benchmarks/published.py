@@ -3,6 +3,7 @@
     python benchmarks/published.py                       # check every folder: exit status 1 if a figure differs
     python benchmarks/published.py results/cifar10-frn   # its tables
     python benchmarks/published.py results/digits/default.json
+    python benchmarks/published.py --record RUN results/NAME   # publish the table of a run folder
 
 `results.json` has the figures. `rows.safetensors` has what they rest on: for every row the calibrated NLL of each test
 image in half precision, and one bit for right or wrong. Intervals are 95 % percentile bootstrap intervals over test
@@ -25,7 +26,7 @@ from safetensors.torch import save_file
 from scipy.special import stdtrit
 from torch import Tensor
 
-from modebridge.scoring import interval_of, resampled_means
+from modebridge.scoring import hits, interval_of, resampled_means, surprisals
 
 RESULTS = Path(__file__).parents[1] / "results"
 BASELINE = "paper small"
@@ -87,6 +88,46 @@ def compute(
             difference[key] = [float(means[a].mean() - means[b].mean()), *interval]
         differences.append(difference)
     return scores, differences
+
+
+def record(run: Path, folder: Path) -> None:
+    """Write results.json and rows.safetensors from the logits of a run folder; differences to its first bridge."""
+    from modebridge.runs import RunFolder, find_recipe_of, main_rows, read_answers
+
+    source = RunFolder(run, writes=False)
+    recipe, seed = find_recipe_of(source)
+    table = read_answers(source)
+    scored = {row.name: row.scores for row in main_rows(recipe, table)}
+    rows = {}
+    for name, one in scored.items():
+        tempered = table.calibrated(one.members, threshold=one.threshold)
+        rows[name] = surprisals(tempered, table.test_labels).double(), hits(tempered, table.test_labels).double()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder, rows)
+    bridge = next((name for name in scored if "bridge I" in name), "DE-2")
+    beside = [{"title": f"{name} against {bridge}", "a": [name], "b": [bridge]} for name in scored if name != bridge]
+    scores, differences = compute(read_rows(folder), ("DE-1", "DE-2"), beside)
+    for score in scores:
+        one = scored[score["name"]]
+        score |= {"flops": one.cost.relative_flops, "params": one.cost.relative_params, "temperature": one.temperature}
+        score |= {"ece": one.ece, "brier": one.brier}
+    facts = json.loads((run / "results.json").read_text())
+    about = {"title": recipe.about, "recipe": recipe.name, "seeds": 1, "seed": seed, "date": facts.get("made")}
+    about |= {
+        "hardware": facts.get("machine"),
+        "versions": {"torch": facts.get("torch")},
+        "ways_between": ["DE-1", "DE-2"],
+    }
+    published = {**about, "rows": scores, "differences": differences}
+    (folder / "results.json").write_text(json.dumps(_rounded(published), indent=1) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def wrong_figures(folder: Path) -> list[str]:
@@ -181,8 +222,12 @@ def _signed(numbers: list[float], digits: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, metavar="RUN")
     parser.add_argument("folder", type=Path, nargs="?")
-    folder = parser.parse_args().folder
+    given = parser.parse_args()
+    folder = given.folder
+    if given.record is not None:
+        record(given.record, folder)
     if folder is not None:
         print("\n".join(seed_tables(folder) if folder.suffix == ".json" else tables(folder)))
         return

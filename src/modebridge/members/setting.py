@@ -58,11 +58,14 @@ class Setting:
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
+    def __post_init__(self) -> None:
+        if self.recipe.members_file:
+            load_file(Path(self.recipe.members_file))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Another process must load the user's kinds of members before it unpickles one of their jobs.
-        if self.recipe.members_file:
-            load_file(Path(self.recipe.members_file))
+        self.__post_init__()
 
     def check(self) -> None:
         """Raise an error if the recipe does not fit together; data is read only if nothing is known about it."""
