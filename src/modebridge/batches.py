@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ __all__ = [
     "go_to_epoch",
     "inputs_of",
     "map_inputs",
+    "one_ahead",
     "rows_of",
     "shapes_of",
     "size_of",
@@ -33,6 +36,8 @@ LABELS = ("labels", "label", "targets", "target")
 """Keys of a dict that may hold the labels; the first one present is used."""
 
 IMAGES = "images"
+
+T = TypeVar("T")
 
 
 class Checked:
@@ -272,3 +277,16 @@ def check_labels(labels: Tensor, classes: int, what: str) -> None:
             f"Expected the labels of {what} to be in [0, {classes}), but got {int(labels.min())} to "
             f"{int(labels.max())}; the network's number of classes does not match the data."
         )
+
+
+def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of jobs in order; the next one runs on another thread while a result is used."""
+    with ThreadPoolExecutor(1) as other:
+        waiting: Future[T] | None = None
+        for job in jobs:
+            coming = other.submit(job)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()

@@ -14,7 +14,7 @@ from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
 from modebridge.nets import run
 from modebridge.training import Engine, fit_bridge
-from modebridge.training.outcome import Fit, training_accuracy
+from modebridge.training.bridging import Fit, training_accuracy
 from tests.plans import fit_bridges
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 

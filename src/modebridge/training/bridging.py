@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
-from modebridge.batches import first_batch
+from modebridge.batches import check_batch, check_labels, first_batch, go_to_epoch
 from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.build import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, has_statistics
-from modebridge.nets import frozen_copy, listed_taps
+from modebridge.nets import frozen_copy, listed_taps, run
 from modebridge.objectives import BridgeObjective
 from modebridge.training.checks import (
     check_batches,
@@ -30,15 +32,23 @@ from modebridge.training.checks import (
 from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import run_training
-from modebridge.training.outcome import training_accuracy
 from modebridge.types import Batch, Batches
 
-__all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "fit_bridge", "fit_many"]
+__all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "Fit", "fit_bridge", "fit_many", "training_accuracy"]
 
 PAPER_MIXUP = 0.4
 """The paper's alpha of mixup."""
 BEST_CUTMIX = 1.0
 """The alpha of CutMix for heads on other modes."""
+LABELS_BELOW = 0.95
+"""Below this training accuracy a bridge learns from labels too.
+
+Measured (docs/frontier.md): at 70 and 89 % a head on labels gains much, above 99 % little, or it costs.
+"""
+CUTMIX_FROM = 0.8
+"""From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
+IMAGES = 1000
+"""How many training images to look at, rounded up to whole batches."""
 
 
 def fit_bridge(
@@ -159,3 +169,58 @@ def _fit_all(
     engine.speed_up(objective.bases)
     (states,) = run_training([objective], [data], [config.seed], "bridge", net, first.modes[0], valid, config, engine)
     return objective.result(states)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well networks predict their training labels.
+
+    Args:
+        accuracy: share of right predictions; of several networks, the lowest.
+        images: how many were looked at.
+        classes: K.
+    """
+
+    accuracy: float
+    images: int
+    classes: int
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether labels would teach a bridge much.
+
+        Not if they are predicted no better than by chance (within three standard errors): then they are probably no
+        real labels, which imitation does not need.
+
+        >>> [Fit(accuracy, 1000, 10).needs_labels for accuracy in (0.1, 0.2, 0.94, 0.95)]
+        [False, True, True, False]
+        """
+        chance = 1 / max(self.classes, 1)
+        spread = math.sqrt(chance * (1 - chance) / max(self.images, 1))
+        return chance + 3 * spread < self.accuracy < LABELS_BELOW
+
+    @property
+    def suits_cutmix(self) -> bool:
+        """Whether strongly mixed images show where networks differ better than plain ones."""
+        return self.accuracy >= CUTMIX_FROM
+
+
+@torch.no_grad()
+def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> Fit:
+    """Run modes on the first batches of their training data, as drawn in epoch 0, augmentation included."""
+    base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
+    right, seen, classes = [0] * len(modes), 0, 0
+    go_to_epoch(train, 0)
+    for item in train:
+        batch = check_batch(item, "train")
+        (inputs, labels), _ = engine.moved(batch, {})
+        seen += len(labels)
+        with runs_on(net, batch[0], "train", engine.device), engine.precision():
+            for k, state in enumerate(states):
+                logits = run(base, state.params, state.buffers, inputs)
+                right[k] += int((logits.argmax(dim=1) == labels).sum())
+        classes = logits.shape[-1]
+        check_labels(batch[1], classes, "train")
+        if seen >= IMAGES:
+            break
+    return Fit(min(right) / max(seen, 1), seen, classes)

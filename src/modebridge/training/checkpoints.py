@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints", "Position", "fingerprint"]
 
 
+NOTHING = torch.zeros(0)
+
+
 @dataclass(frozen=True)
 class Position:
     """A position in a run, between two steps.
@@ -40,7 +43,7 @@ class Position:
     draws: tuple[Tensor, ...] = ()
     totals: tuple[tuple[Tensor, int], ...] = ()
     count: int = 0
-    running: Tensor = field(default_factory=lambda: torch.zeros(0))
+    running: Tensor = NOTHING
 
 
 class Checkpoints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,16 +19,13 @@ from modebridge.batches import (
     flatten,
     map_inputs,
     shapes_of,
-    take_rows,
 )
 from modebridge.bridges import Bridge
-from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.matching import image_size
-from modebridge.modes import Mode, check_modes, has_statistics
+from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
-from modebridge.objectives import Teacher
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batch, Batches, Inputs
@@ -38,12 +34,10 @@ __all__ = [
     "check_batches",
     "check_mixing",
     "check_pairing",
-    "check_teachers",
     "check_train",
     "classes_of",
     "held_out",
     "least_for_bridges",
-    "listed_teachers",
     "runs_on",
     "stale_statistics",
     "trainable",
@@ -255,39 +249,3 @@ def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | No
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
             f"'{first_line(error)}'; check their shape and type."
         ) from error
-
-
-def listed_teachers(given: Sequence[Teacher] | Teacher) -> tuple[Teacher, ...]:
-    """Teachers as a tuple, even if only one is given."""
-    return (given,) if isinstance(given, Mode | Ensemble) else tuple(given)
-
-
-@torch.no_grad()
-def check_teachers(net: nn.Module, teachers: Sequence[Teacher], images: Inputs, classes: int) -> None:
-    """Raise an error if a mode does not fit the network, or a teacher's number of classes differs from the student's.
-
-    Args:
-        net: the network of the teachers that are modes.
-        teachers: all teachers.
-        images: a few images.
-        classes: K of the student.
-    """
-    image = take_rows(images, slice(0, 1))
-    for teacher in teachers:
-        if isinstance(teacher, Mode):
-            check_modes(net, [teacher], 1, "distillation")
-            count = classes_of(net, teacher, image, "train")
-        elif isinstance(teacher, Ensemble):
-            # Run a copy, on the image's device.
-            here = next(iter(flatten(image).values())).device
-            count = copy.deepcopy(teacher).to(here).members(image).shape[-1]
-        else:
-            raise ModebridgeError(
-                f"Expected teachers to be modes or ensembles, but got {type(teacher).__name__}; create a mode with "
-                "Mode.from_module."
-            )
-        if count != classes:
-            raise ModebridgeError(
-                f"Expected teachers with {classes} classes like the student, but one has {count}; use a student with "
-                "the same last layer."
-            )

@@ -21,7 +21,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.files.caches import cache_folder
 from modebridge.nets import same_architecture
 from modebridge.training.config import TrainConfig
-from modebridge.training.processes import Processes, launched
+from modebridge.training.processes import ALONE, Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
 __all__ = ["Engine", "keep_compiled"]
@@ -65,7 +65,7 @@ class Engine:
         device = _device(given)
         gpu = device.type == "cuda"
         if gpu and device.index is None:
-            device = launched(cpu=False).device or device
+            device = cls(device).processes.device or device
         bf16 = gpu if config.precision == "auto" else config.precision == "bf16"
         return cls(device, bf16, gpu if config.compile is None else config.compile)
 
@@ -85,7 +85,7 @@ class Engine:
     @property
     def processes(self) -> Processes:
         """The processes that train together: one, unless a launcher started more."""
-        return launched(cpu=self.device.type == "cpu")
+        return launched(cpu=self.device.type == "cpu") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ALONE
 
     def precision(self) -> AbstractContextManager[object]:
         """Autocast to bfloat16 if enabled."""

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
+from modebridge import seeds, trees
 from modebridge.baselines import Baseline
-from modebridge.batches import Checked, first_batch
+from modebridge.batches import Checked, go_to_epoch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.matching import DistillationLoss, MixedBatches
-from modebridge.modes import Mode, check_modes, fresh_weights, refresh_statistics
+from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import frozen_copy
-from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
+from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checks import (
-    check_mixing,
     check_pairing,
-    check_teachers,
     check_train,
     held_out,
-    listed_teachers,
     stale_statistics,
     trainable,
 )
@@ -32,13 +31,18 @@ from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch
 from modebridge.training.loop import Task
 from modebridge.training.loop import train as run_loop
-from modebridge.training.outcome import problems
-from modebridge.types import Batches, Objective, States
+from modebridge.types import Batch, Batches, Objective, State, States
 
-__all__ = ["distill", "fit_curve", "fit_curves", "fit_modes", "fit_students", "run_training"]
+__all__ = ["fit_curve", "fit_curves", "fit_modes", "refreshed", "run_training"]
 
-STUDENT_MIXUP = 1.0
-"""The default alpha of mixup for students."""
+RISEN, OVERSHOOT = 2.0, 50
+"""Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
+
+The first steps may overshoot: after n steps the limit is 1 + OVERSHOOT / n times as high.
+"""
+
+GROWN = 1000.0
+"""Growth of the weights' norm that no successful training reaches."""
 
 
 def fit_modes(
@@ -82,7 +86,7 @@ def fit_modes(
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
         triples = zip(nets, modes, data, strict=True)
-        modes = [_refreshed(net, mode, engine.feed(batches), engine) for net, mode, batches in triples]
+        modes = [refreshed(net, mode, engine.feed(batches), engine) for net, mode, batches in triples]
     return [mode.to("cpu") for mode in modes]
 
 
@@ -160,88 +164,6 @@ def fit_curves(
     ]
 
 
-def distill(
-    net: nn.Module,
-    teachers: Sequence[Teacher] | Teacher,
-    train: Batches,
-    config: TrainConfig = DEFAULT,
-    *,
-    student: nn.Module | None = None,
-    start: Mode | None = None,
-    loss: DistillationLoss | None = None,
-    valid: Batches | None = None,
-) -> Mode:
-    """Train one network to predict the mean of several; it costs as much as one network at prediction time.
-
-    Training longer than a mode helps (two to three times the epochs on our data), and so does mixup, whose alpha is 1
-    unless the config sets it or CutMix.
-
-    Args:
-        net: the network that the teachers are modes of.
-        teachers: modes, ensembles, or both. Every member of an ensemble counts once, before the ensemble's temperature
-            and regardless of how it averages.
-        train: yields (images, labels); labels are used only if the loss needs them.
-        config: all options of training, and the seed of new weights; "best" keeps the lowest validation loss.
-        student: another architecture for the student; None uses `net`.
-        start: the student's initial weights, for example a mode; None initialises new ones.
-        loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
-        valid: held-out data for `config.keep == "best"`.
-
-    Returns:
-        The student, a mode like any other: it can be exported, aligned, bridged.
-    """
-    teachers = listed_teachers(teachers)
-    if not teachers:
-        raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
-    student = student or net
-    start = start or fresh_mode(student, config.seed)
-    plan = StudentPlan(student, start, teachers, loss or DistillationLoss())
-    return fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
-
-
-def fit_students(
-    net: nn.Module,
-    plans: Mapping[str, StudentPlan],
-    train: Batches,
-    config: TrainConfig = DEFAULT,
-    *,
-    valid: Batches | None = None,
-) -> dict[str, Mode]:
-    """Train several students in one pass over the data: every teacher runs once per batch.
-
-    Each gets the same result as if trained alone. The arguments are those of `distill`; a plan without teachers learns
-    (mixed-up) labels.
-    """
-    if not plans:
-        raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
-    engine = Engine.of(config, net)
-    for plan in plans.values():
-        trainable(plan.net)
-        check_modes(plan.net, [plan.start], 1, "a student")
-    stale = stale_statistics([plan.net for plan in plans.values()], config)
-    batch = first_batch(train, "train")
-    # Checked with every architecture among the students.
-    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
-        data = check_train(plan.net, plan.start, train, engine, batch=batch)
-    mixup, cutmix = config.mixing(STUDENT_MIXUP)
-    check_mixing(mixup, cutmix, batch[0])
-    for plan in plans.values():
-        check_teachers(net, plan.teachers, batch[0], data.classes)
-    objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.classes, mixup, cutmix)
-    engine.speed_up(objective.bases)
-    first = next(iter(plans.values()))
-    (states,) = run_training(
-        [objective], [data], [config.seed], "student", first.net, first.start, valid, config, engine
-    )
-    students = objective.result(states)
-    if stale:
-        # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
-        # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
-        batches = MixedBatches(engine.feed(data), mixup, cutmix, config.seed)
-        students = {name: _refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
-    return {name: mode.to("cpu") for name, mode in students.items()}
-
-
 def run_training(
     objectives: Sequence[Objective[Any]],
     data: Sequence[Checked],
@@ -263,25 +185,15 @@ def run_training(
     epochs: list[Epoch] = []
     trained = run_loop(tasks, config, engine=engine, title=title, report=epochs.append)
     # The first problem is enough: all members have the same settings.
-    for problem in problems(tasks, trained, epochs, data[0].classes, engine):
+    for problem in _problems(tasks, trained, epochs, data[0].classes, engine):
         warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
         break
     return trained
 
 
-def _refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
+def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
     placed = frozen_copy(net).to(engine.device)
     return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
-
-
-def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if newly built: new weights and reset running statistics."""
-    copy = frozen_copy(net)
-    for module in copy.modules():
-        reset = getattr(module, "reset_running_stats", None)
-        if callable(reset):
-            reset()
-    return Mode(fresh_weights(net, seed), Mode.from_module(copy).buffers)
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:
@@ -289,3 +201,50 @@ def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list
     if len(seeds) != count:
         raise ModebridgeError(f"Expected {count} seeds, but got {len(seeds)}; pass one for each.")
     return seeds
+
+
+def _problems(
+    tasks: Sequence[Task], trained: Sequence[States], epochs: Sequence[Epoch], classes: int, engine: Engine
+) -> Iterator[str]:
+    """Members that ended worse than they started, or whose weights exploded: training can diverge and stay finite.
+
+    Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
+    batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
+    the loop itself.
+    """
+    uniform = math.log(classes)
+    seen = sum(epoch.images for epoch in epochs) / len(tasks)
+    for k, (task, states) in enumerate(zip(tasks, trained, strict=True)):
+        start = task.objective.start()
+        for member, state in states.items():
+            label = member if len(tasks) == 1 else f"{k}/{member}"
+            if epochs and epochs[-1].losses[label] > uniform:
+                go_to_epoch(task.batches, 0)
+                batch = next(iter(task.batches))
+                before, after = _before_and_after(task, member, state, engine, batch)
+                overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
+                if not after <= RISEN * overshoot * max(before, uniform):
+                    yield (
+                        f"The training loss of '{member}' rose from {before:.3g} to {after:.3g}, where a uniform guess "
+                        f"has {uniform:.3g}"
+                    )
+            old, new = float(trees.norm(start[member].params)), float(trees.norm(state.params))
+            if new > GROWN * old > 0:
+                yield f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}"
+
+
+@torch.no_grad()
+def _before_and_after(task: Task, member: str, end: State, engine: Engine, batch: Batch) -> tuple[float, float]:
+    """The loss of a member on one batch, before and after training, with the same draws."""
+    objective = task.objective
+    draw = objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
+    with engine.precision(), seeds.borrowed(task.seed, engine.device):
+        prepared = objective.prepare(*engine.moved(batch, draw))[member]
+        losses = []
+        for state in (objective.start()[member], end):
+            # Cloned: the forward pass writes statistics into the buffers.
+            params, buffers, frozen = (
+                trees.to(trees.clone(tree), engine.device) for tree in (state.params, state.buffers, state.frozen)
+            )
+            losses.append(float(objective.program(member)(State(params, buffers, frozen), prepared)))
+    return losses[0], losses[1]

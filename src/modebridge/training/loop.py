@@ -15,14 +15,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from modebridge import seeds, trees
-from modebridge.batches import go_to_epoch
+from modebridge.batches import go_to_epoch, one_ahead
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Position, fingerprint
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch
 from modebridge.training.graphs import Fed, StepGraph
-from modebridge.training.processes import one_ahead
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
 
@@ -164,8 +163,9 @@ class TaskRun:
 
     def fed(self, skip: int = 0) -> Iterator[Fed]:
         """This process's rows of the batches of an epoch with their draws, on the device, without the first `skip`."""
+        processes = self._engine.processes
         for number, batch in enumerate(self.task.batches):
-            part = self._engine.processes.part(batch)
+            part = batch if processes.size == 1 else processes.part(batch)
             # Drawn for skipped batches too: the generator goes on from where it would be.
             draw = self.task.objective.draw(len(part[1]), self.draws)
             if number >= skip:

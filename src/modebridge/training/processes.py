@@ -1,4 +1,4 @@
-"""Several processes that train together (`torchrun`), and a second thread.
+"""Several processes that train together (`torchrun`).
 
 Every process runs the same program, draws the same numbers, learns from its own rows of every batch, and averages its
 gradient with the others'. So a program for one process also works for many.
@@ -7,9 +7,6 @@ gradient with the others'. So a program for one process also works for many.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,9 +15,7 @@ from torch import Tensor
 from modebridge.batches import rows_of
 from modebridge.types import Batch
 
-__all__ = ["Processes", "launched", "leave", "one_ahead"]
-
-T = TypeVar("T")
+__all__ = ["ALONE", "Processes", "launched", "leave"]
 
 
 class Processes:
@@ -48,8 +43,6 @@ class Processes:
 
     def part(self, batch: Batch) -> Batch:
         """This process's rows of a batch, as many as every other process has: the first rows fill up the last ones."""
-        if self.size == 1:
-            return batch
         count = len(batch[1])
         padded = -(-count // self.size) * self.size
         return rows_of(batch, torch.arange(self.rank, padded, self.size) % count)
@@ -78,18 +71,16 @@ class _Group(Processes):
         dist.barrier()
 
 
-_ALONE = Processes()
+ALONE = Processes()
 _group: list[_Group] = []
 
 
 def launched(*, cpu: bool) -> Processes:
-    """The processes of this program: one, unless it was started by `torchrun` or a similar launcher.
+    """The processes of a program that was started by `torchrun` or a similar launcher.
 
     Args:
         cpu: whether they exchange CPU tensors; the first call decides.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        return _ALONE
     if not _group:
         _group.append(_Group(cpu=cpu))
     return _group[0]
@@ -100,16 +91,3 @@ def leave() -> None:
     if _group:
         dist.barrier()
         dist.destroy_process_group()
-
-
-def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """The results of jobs in order; the next one runs on another thread while a result is used."""
-    with ThreadPoolExecutor(1) as other:
-        waiting: Future[T] | None = None
-        for job in jobs:
-            coming = other.submit(job)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = coming
-        if waiting is not None:
-            yield waiting.result()

@@ -60,7 +60,7 @@ class Step:
         self._engine = engine
         self._processes = engine.processes
         self.noise = noise or Noise(device, config.seed)
-        with torch.no_grad():
+        if self._processes.size > 1:
             for tensor in self.tensors().values():
                 self._processes.from_first(tensor)
 
