@@ -142,7 +142,8 @@ def wrong_figures(folder: Path) -> list[str]:
             for key, value in found.items():
                 if key not in ("name", "title", "a", "b"):
                     # Shares are ratios of small differences.
-                    close = np.allclose(said[key], value, rtol=0, atol=TOLERANCE * (10 if "way" in key else 1))
+                    tolerance = TOLERANCE * (10 if "way" in key else 1)
+                    close = np.allclose(said[key], value, rtol=0, atol=tolerance, equal_nan=True)
                     wrong += [] if close else [f"{folder.name}: {found.get('name') or found['title']}: {key}"]
     return wrong
 
