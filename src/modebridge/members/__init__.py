@@ -27,11 +27,11 @@ from modebridge.members.node import ArtefactData, Node, Parents, Tensors, key_of
 from modebridge.members.setting import Setting
 from modebridge.members.student import StudentMember
 
-for _kind in (ModeMember, PointMember, BridgeMember, ControlMember, HeadsMember):
+_KINDS: list[type[Member]] = [ModeMember, PointMember, BridgeMember, ControlMember, HeadsMember, StudentMember]
+_KINDS += [SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
+for _kind in _KINDS:
     register(_kind)
 METHODS["distilled"] = StudentMember
-for _kind in (StudentMember, SwaMember, BatchEnsembleMember, MimoMember, PackedMember):
-    register(_kind)
 
 __all__ = [
     "BASES",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import Norm
@@ -135,7 +136,7 @@ def tin200_short(norm: Norm = "frn") -> Recipe:
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "digits": digits,
     **{
-        name + suffix: partial(make, norm)
+        name + ("" if norm == "frn" else "-bn"): partial(make, norm)
         for name, make in (
             ("cifar10-short", cifar10_short),
             ("tin200-short", tin200_short),
@@ -144,7 +145,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
             ("tin200", tin200),
             ("in1k", in1k),
         )
-        for suffix, norm in (("", "frn"), ("-bn", "bn"))
+        for norm in get_args(Norm)
     },
 }
 """All recipes by name, each as a function that returns one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
@@ -212,7 +212,7 @@ class Recipe:
                 f"Expected {stage} to be a StageConfig, but got {type(own).__name__}; write StageConfig(epochs=...), "
                 "and lr, momentum, nesterov and warmup beside it in the recipe."
             )
-        shared = {"lr": self.lr, "momentum": self.momentum, "nesterov": self.nesterov, "warmup": self.warmup}
+        shared: dict[str, Any] = {key: getattr(self, key) for key in ("lr", "momentum", "nesterov", "warmup")}
         return TrainConfig(**vars(own), **shared)
 
     def curves(self) -> list[tuple[int, int]]:

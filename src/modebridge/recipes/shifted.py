@@ -57,11 +57,7 @@ BUILT_IN = {
 class ShiftedData:
     """The test images of a run under corruptions, and images of other sets in the shape that its networks expect.
 
-    Corruptions are applied to the network's inputs, before its own normalisation.
-
-    Args:
-        recipe: the recipe of the run.
-        data: the data of the run.
+    Corruptions are applied to the network's inputs, before its own normalization.
     """
 
     def __init__(self, recipe: Recipe, data: RunData) -> None:
@@ -118,11 +114,7 @@ class ShiftedData:
         return ["letters", "scrambled"] if self._recipe.data.name == "digits" else ["scrambled"]
 
     def other(self, name: str) -> Tensor:
-        """The images of another set, (N, C, H, W) floats on the CPU, read once.
-
-        Args:
-            name: from `known_others`.
-        """
+        """The images of another set from `known_others`, (N, C, H, W) floats on the CPU, read once."""
         if name not in self._others:
             self._others[name] = self._read(name).contiguous()
         return self._others[name]
@@ -185,10 +177,8 @@ class ShiftedData:
 def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
     """The names of other sets, with absolute paths; unknown names and the run's own set raise an error.
 
-    Args:
-        names: "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER if their files are not in
-            MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe.
-        recipe: the recipe of the run.
+    Names are "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER if their files are not in
+    MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe.
     """
     resolved: list[str] = []
     for name in names:

@@ -53,12 +53,7 @@ def split_reference(text: str) -> tuple[Path, str] | None:
 
 
 def absolute(path: Path | str, beside: Path | None = None) -> str:
-    """An absolute path.
-
-    Args:
-        path: a path from a user; "~" is the home folder.
-        beside: the base folder of relative paths; None for the current one.
-    """
+    """An absolute path of a user's; `beside` is the base of relative paths, None for the current folder."""
     try:
         return str(((beside or Path.cwd()) / Path(path).expanduser()).resolve())
     except (OSError, ValueError, RuntimeError):  # not a path; reading it will raise the error
@@ -66,31 +61,28 @@ def absolute(path: Path | str, beside: Path | None = None) -> str:
 
 
 def reference_to(function: Callable[..., object], what: str) -> str:
-    """The text that identifies a function in another process: "/PATH/FILE.py:NAME".
+    """The text that identifies a function of a user's file in another process: "/PATH/FILE.py:NAME".
 
-    Args:
-        function: a function at the top level of a user's file.
-        what: the setting that it is used for.
+    Here and below, `what` is the setting that the function is used for, for errors.
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     file = getattr(module, "__file__", None)
-
-    def wrong(reason: str) -> ModebridgeError:
-        return ModebridgeError(
+    reason = ""
+    if "<lambda>" in name:
+        reason = "a lambda"
+    elif not (inspect.isfunction(function) or inspect.isclass(function)) or "." in name:
+        reason = f"{name}, which is not at the top level of a file"
+    elif module is None or file is None or Path(file).suffix != ".py":
+        reason = f"{name}, which is not in a .py file"
+    elif module.__package__:
+        reason = f"{module.__name__}.{name}, which is part of a package"
+    if reason:
+        raise ModebridgeError(
             f"Expected {what} to be a function that another process can import, but got {reason}; write it with "
             "def at the top level of your recipe's .py file."
         )
-
-    if "<lambda>" in name:
-        raise wrong("a lambda")
-    if not (inspect.isfunction(function) or inspect.isclass(function)) or "." in name:
-        raise wrong(f"{name}, which is not at the top level of a file")
-    if file is None or Path(file).suffix != ".py":
-        raise wrong(f"{name}, which is not in a .py file")
-    if module is not None and module.__package__:
-        raise wrong(f"{module.__name__}.{name}, which is part of a package")
-    return f"{absolute(file)}:{name}"
+    return f"{absolute(str(file))}:{name}"
 
 
 def load_file(path: Path) -> ModuleType:
@@ -124,12 +116,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def find_function(reference: str, what: str) -> Callable[..., object]:
-    """The function for "/PATH/FILE.py:NAME".
-
-    Args:
-        reference: the reference to the function.
-        what: the setting that contains it.
-    """
+    """The function for "/PATH/FILE.py:NAME"."""
     location = split_reference(reference)
     assert location is not None
     path, name = location
@@ -144,13 +131,7 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
 
 
 def call_function(reference: str, what: str, **offered: object) -> Any:
-    """Call a user's function and return its result.
-
-    Args:
-        reference: "/PATH/FILE.py:NAME".
-        what: the setting that contains it.
-        offered: arguments, passed only if the function's signature has them.
-    """
+    """Call a user's function; arguments are passed only if its signature has them."""
     function = find_function(reference, what)
     path, _, name = reference.rpartition(":")
     arguments = _arguments(function, reference, what, offered)
@@ -177,13 +158,7 @@ def _arguments(
 
 
 def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
-    """Run code of a user's file with its folder on sys.path, because functions may import late.
-
-    Args:
-        path: the file.
-        what: what is expected of it, for the error message.
-        work: the code to run.
-    """
+    """Run code of a user's file with its folder on sys.path, because functions may import late."""
     sys.path.insert(0, str(path.parent))
     try:
         return work()
