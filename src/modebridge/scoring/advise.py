@@ -13,14 +13,18 @@ from torch import Tensor
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.scoring.logit_table import ALL, LogitTable
+from modebridge.scoring.scores import nll
 from modebridge.scoring.table import Scored
 
 __all__ = ["Advice", "Effort", "advise"]
 
 Names: TypeAlias = tuple[str, ...]
 
-WIDTH = 256
-"""Combinations of each size and number of networks from which larger ones grow."""
+WIDTH, NARROW = 128, 4
+"""Combinations of each size and number of networks from which larger ones grow: within the budget, and one network
+beyond it, for cascades."""
+SAMPLE = 2000
+"""About as many images are used to compare combinations; larger splits use every second, third, ... image."""
 SHORTLIST = 16
 """Combinations of each size that are calibrated: the search itself compares them without a temperature."""
 CHUNK = 10_000_000
@@ -97,8 +101,9 @@ def advise(
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
         budget: maximum cost in networks, such as 1.2.
         prices: cost of each member in networks; None uses relative FLOPs.
-        cascades: whether to also consider cascades with this average cost: a mode runs alone on images where it is
-            confident, and all members run on the others. On small validation splits their scores are optimistic.
+        cascades: whether to also consider cascades with this average cost, of up to one network more: a mode runs alone
+            on images where it is confident, and all members run on the others. On small validation splits their scores
+            are optimistic.
         effort: training needed by the members, and its limit; None for no limit.
     """
     costs = {name: cost for name, cost in table.costs.items() if cost.usable}
@@ -108,14 +113,13 @@ def advise(
         prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
     _check(modes, budget, prices, effort)
     search = _Search(table, names, prices, effort)
-    found = search.by_size(budget)
-    by_size = [search.best(combinations) for combinations in found]
-    chosen = by_size[-1]
+    by_size = list(map(search.best, search.by_size(budget)))
+    chosen, exact = by_size[-1], search.exact
     if cascades:
-        larger = [scored.members for scored in map(search.best, search.by_size(inf))]
+        larger = [scored.members for scored in map(search.best, search.by_size(budget + 1, NARROW))]
         choices = [choice for members in larger for choice in search.cascades(members, budget)]
         chosen = min([chosen, *choices], key=lambda choice: choice.nll)
-    return Advice(chosen, tuple(by_size), prices, search.looked_at, search.exact)
+    return Advice(chosen, tuple(by_size), prices, search.looked_at, exact)
 
 
 def _check(modes: Sequence[str], budget: float, prices: Mapping[str, float], effort: Effort | None) -> None:
@@ -144,8 +148,9 @@ class _Search:
         self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort | None
     ) -> None:
         self._table, self._names, self._prices, self._effort = table, names, prices, effort
-        labels = table.valid_labels.view(-1, 1)
-        heads = {name: table.heads(name, "valid") for name in names}
+        step = max(1, len(table.valid_labels) // SAMPLE)
+        labels = table.valid_labels[::step, None]
+        heads = {name: [head[::step] for head in table.heads(name, "valid")] for name in names}
         # Only the probability of the label matters for the NLL; heads are summed. (M, N)
         self._of_labels = torch.stack(
             [sum(head.double().softmax(-1).gather(1, labels).squeeze(1) for head in heads[name]) for name in names]  # type: ignore[misc]
@@ -154,25 +159,27 @@ class _Search:
         self.looked_at = 0
         self.exact = True
 
-    def by_size(self, budget: float) -> list[list[Names]]:
-        """The combinations of 1, 2, ... members within the budget, best first; at most `WIDTH` per number of modes."""
+    def by_size(self, budget: float, width: int = WIDTH) -> list[list[Names]]:
+        """The combinations of 1, 2, ... members within the budget, best first."""
         sizes: list[list[Names]] = []
         grown: list[Names] = [()]
         while fitting := self._grown(grown, budget):
             self.looked_at += len(fitting)
-            nll = dict(zip(fitting, self._nll(fitting), strict=True))
-            ranked = sorted(fitting, key=lambda one: (nll[one], one))
+            losses = dict(zip(fitting, self._nll(fitting), strict=True))
+            ranked = sorted(fitting, key=lambda one: (losses[one], one))
             groups: dict[int, list[Names]] = {}
             for one in ranked:
                 groups.setdefault(sum(not self._table.costs[name].reads for name in one), []).append(one)
-            self.exact = self.exact and all(len(group) <= WIDTH for group in groups.values())
-            grown = [one for group in groups.values() for one in group[:WIDTH]]
-            sizes.append(ranked[:SHORTLIST])
+            self.exact = self.exact and all(len(group) <= width for group in groups.values())
+            grown = [one for group in groups.values() for one in group[:width]]
+            sizes.append(ranked[: min(SHORTLIST, width)])
         return sizes
 
     def best(self, combinations: Sequence[Names]) -> Scored:
         """The one with the lowest calibrated NLL."""
-        return min((self._table.score(one, "valid") for one in combinations), key=lambda scored: scored.nll)
+        labels = self._table.valid_labels
+        best = min(combinations, key=lambda one: nll(self._table.calibrated(one, "valid"), labels))
+        return self._table.score(best, "valid")
 
     def cascades(self, members: Names, average_cost: float) -> list[Scored]:
         """The cascades of a combination with an average cost, each starting with another mode."""
@@ -204,7 +211,7 @@ class _Search:
     def _nll(self, combinations: Sequence[Names]) -> list[float]:
         """The NLL of the mean probability of each, without a temperature."""
         order = {name: place for place, name in enumerate(self._names)}
-        nll: list[float] = []
+        losses: list[float] = []
         size = max(1, CHUNK // self._of_labels.shape[1])
         for start in range(0, len(combinations), size):
             chunk = combinations[start : start + size]
@@ -212,5 +219,5 @@ class _Search:
             for row, one in enumerate(chunk):
                 chosen[row, [order[name] for name in one]] = 1.0
             means: Tensor = (chosen @ self._of_labels) / (chosen @ self._heads).unsqueeze(1)
-            nll += (-(means + FLOOR).log()).mean(dim=1).tolist()
-        return nll
+            losses += (-(means + FLOOR).log()).mean(dim=1).tolist()
+        return losses
