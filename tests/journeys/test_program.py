@@ -97,13 +97,10 @@ def test_a_failure_keeps_what_was_there_and_what_was_made(quick, tmp_path, monke
     def fail(*_, **__):
         raise ModebridgeError("as a full disk would")
 
-    monkeypatch.setattr(CURVE_MAKE, fail)
+    monkeypatch.setattr("modebridge.members.curve.fit_curves", fail)
     assert "full disk" in str(invoke("run", "--out", tmp_path / "run", "--set", "modes=2").exception)
     assert (tmp_path / "run" / "modes" / "0" / "weights.safetensors").is_file()
     assert (tmp_path / "run" / "recipe.toml").is_file()
-
-
-CURVE_MAKE = "modebridge.members.CurveWeights.make"
 
 
 def test_a_run_says_where_its_report_is(folder):
@@ -122,7 +119,8 @@ def test_a_run_says_where_its_report_is(folder):
 
 def test_the_second_time_nothing_is_trained(folder):
     out, _ = folder
-    before = {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file()}
+    # Matplotlib may give the clip paths of a figure other names.
+    before = {file: file.stat().st_mtime_ns for file in out.rglob("*.*") if file.suffix != ".html"}
     answer = invoke("run", "--out", out, "--json")
     assert "Using settings from" in answer.stderr
     assert "Nothing to train" in answer.stderr

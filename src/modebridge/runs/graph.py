@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from modebridge.members import Node, Setting, key_of
+from modebridge.runs.store import Store
 
-__all__ = ["Graph", "Job", "Metadata"]
-
-
-class Metadata(Protocol):
-    """What a graph asks a store: a run folder, memory, or a folder of which only metadata is read."""
-
-    def meta(self, place: str) -> Mapping[str, Any]:
-        """The metadata of an artefact; empty if it is missing or damaged."""
-        ...
+__all__ = ["Graph", "Job"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ class Graph:
             *(self.keys[parent] for parent in self.parents[place]),
         )
 
-    def exists(self, node: Node, store: Metadata) -> bool:
+    def exists(self, node: Node, store: Store) -> bool:
         """Whether the store has a node, made from the same ingredients and from its parents as they are now."""
         meta = store.meta(node.place)
         if meta.get("key") != self.keys[node.place]:
@@ -134,7 +127,7 @@ class Graph:
         parents = dict.fromkeys(parent for node in nodes for parent in self.parents[node.place])
         return Job(tuple(nodes), tuple(parents), key_of(*(self.keys[node.place] for node in nodes)))
 
-    def steps(self, store: Metadata, given: Collection[str] = ()) -> list[dict[str, Any]]:
+    def steps(self, store: Store, given: Collection[str] = ()) -> list[dict[str, Any]]:
         """What each wave will do, as plain data: the names of what exists and of what will be made, by job.
 
         Args:
@@ -155,6 +148,6 @@ class Graph:
             )
         return steps
 
-    def missing(self, store: Metadata) -> list[Job]:
+    def missing(self, store: Store) -> list[Job]:
         """Jobs for everything that is not in the store, in the order in which it will be made."""
         return [job for wave in self.waves() for job in self.jobs([n for n in wave if not self.exists(n, store)])]

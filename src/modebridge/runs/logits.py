@@ -167,13 +167,11 @@ class CurveProfile(Node):
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        results: dict[str, ArtefactData] = {}
-        for node in group:
-            curve = load_curve(setting, parents, node.i, node.j).to(setting.engine.device)
-            points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
-            table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
-            results[node.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
-        return results
+        (node,) = group
+        curve = load_curve(setting, parents, node.i, node.j).to(setting.engine.device)
+        points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
+        table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
+        return {node.name: ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})}
 
 
 @dataclass(frozen=True)
@@ -200,16 +198,12 @@ class SampleImages(Node):
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        results: dict[str, ArtefactData] = {}
-        for node in group:
-            one, other = (
-                parents[parent.place]["test"].double().softmax(dim=-1) for parent in node.parents(setting.recipe)
-            )
-            numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
-            images = [image for number in numbers if (image := setting.data.image(int(number))) is not None]
-            tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
-            results[node.name] = ArtefactData(tensors)
-        return results
+        (node,) = group
+        logits = [parents[parent.place]["test"] for parent in node.parents(setting.recipe)]
+        one, other = (table.double().softmax(dim=-1) for table in logits)
+        numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
+        images = [image for number in numbers if (image := setting.data.image(int(number))) is not None]
+        return {node.name: ArtefactData({"images": torch.stack(images), "numbers": numbers} if images else {})}
 
 
 def load(members: Iterable[Member], setting: Setting, tensors: Parents) -> dict[Member, Loaded]:

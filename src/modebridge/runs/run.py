@@ -28,10 +28,10 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local
-from modebridge.runs.logits import Labels, Logits, everything_in, figure_data
+from modebridge.runs.logits import Labels, Logits, everything_in
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
 from modebridge.runs.results import cost_in, curve_warnings, main_rows
-from modebridge.runs.store import Memory, RunFolder
+from modebridge.runs.store import Memory, RunFolder, Store
 from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
@@ -78,7 +78,7 @@ class Run:
         self.folder = folder
         self.setting = Setting(recipe, seed, None if data is None else str(data), device)
         self.setting.check()
-        self.store: RunFolder | Memory = Memory() if folder is None else folder
+        self.store: Store = Memory() if folder is None else folder
         self.trained: list[str] = []
         """What was trained by this run, such as "modes 0"."""
         self.seconds: dict[str, float] = {}
@@ -89,6 +89,7 @@ class Run:
         # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
+        self._existing: set[str] = set()
 
     def graph(self, nodes: Sequence[Node]) -> Graph:
         """The graph of some nodes and everything that they need."""
@@ -101,7 +102,10 @@ class Run:
         return self.graph(everything_in(self.recipe)).steps(self.store, given)
 
     def make(self, nodes: Sequence[Node]) -> None:
-        """Make the missing ones of some nodes and of everything that they need."""
+        """Make what is missing of some nodes and of everything they need; what is known to exist is not planned."""
+        nodes = [node for node in nodes if node.place not in self._existing]
+        if not nodes:
+            return
         processes = self.setting.engine.processes
         self._keep_given()
         graph = self.graph(nodes)
@@ -115,6 +119,7 @@ class Run:
                 self._execute(jobs, graph)
             stage = wave[0].stage
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+        self._existing.update(graph.nodes)
 
     def tensors(self, nodes: Sequence[Node]) -> dict[str, Tensors]:
         """The tensors of some nodes by place; what is missing is made."""
@@ -153,9 +158,8 @@ class Run:
             members: the members; those that they read are added.
         """
         wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
-        tables = self.tensors([Logits(member) for member in wanted])
-        # Last, so that labels exist only if logits do.
-        (labels,) = self.tensors([Labels()]).values()
+        tables = self.tensors([*map(Logits, wanted), Labels()])
+        labels = tables[Labels().place]
         return LogitTable(
             valid={member.name: tables[Logits(member).place]["valid"] for member in wanted},
             test={member.name: tables[Logits(member).place]["test"] for member in wanted},
@@ -245,9 +249,8 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
     run = Run(recipe, folder=folder, **options)
     if folder is not None:
         keep_facts(folder, run.setting.data.facts)
+        run.make(everything_in(recipe))
     run.rows  # noqa: B018 - makes and scores the members
-    if folder is not None:
-        run.make(figure_data(recipe))
     return run
 
 

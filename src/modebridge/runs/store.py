@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from modebridge.files.atomic import (
     write_folder,
 )
 
-__all__ = ["RECIPE", "RESULTS", "Memory", "RunFolder"]
+__all__ = ["RECIPE", "RESULTS", "Memory", "RunFolder", "Store"]
 
 RECIPE, RESULTS = "recipe.toml", "results.json"
 
@@ -231,3 +231,5 @@ class RunFolder:
 
 
 EFFECTIVE = os.access in os.supports_effective_ids
+
+Store: TypeAlias = RunFolder | Memory
