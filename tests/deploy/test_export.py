@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,10 @@ import timm
 import torch
 import torchvision
 from torch import nn
+from typer.testing import CliRunner
 
 from modebridge.bridges import Bridge, VectorBody
+from modebridge.cli.app import app
 from modebridge.deploy import DeployedEnsemble, Temperatures, export
 from modebridge.deploy.parity import largest_difference, probe
 from modebridge.ensembles import Ensemble, fit_temperature
@@ -206,10 +207,16 @@ def test_bad_wishes_are_said_and_nothing_appears(tmp_path, change, message):
     assert path.read_bytes() == b"what was there"
 
 
-def test_without_onnx_one_sentence(tmp_path, monkeypatch):
+def test_without_the_extras_one_sentence(tmp_path, monkeypatch):
+    """First of all: not even the run folder is looked at."""
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ModebridgeError, match=r"pip install 'modebridge\[onnx\]'"):
         export(tied(), tmp_path / "fast.onnx", images(2))
+    for name in ("modebridge.deploy.serve", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for words, extra in ((["export", "nowhere", "fast.onnx"], "onnx"), (["serve", "nowhere.onnx"], "serve")):
+        result = CliRunner().invoke(app, words)
+        assert str(result.exception).endswith(f"pip install 'modebridge[{extra}]'.")
 
 
 def test_parity_sees_one_wrong_way_to_ask(own):
@@ -326,42 +333,3 @@ def test_networks_of_others(tmp_path, make, tap, width):
             np.testing.assert_allclose(
                 file(torch.ones(3, 3, 32, 32)).probabilities, own(torch.ones(3, 3, 32, 32)), atol=1e-5
             )
-
-
-WITHOUT = """
-import sys
-
-class Absent:
-    "Finds nothing where the named packages are, as if they had never been installed."
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
-
-sys.meta_path.insert(0, Absent())
-from modebridge.cli import main
-sys.argv = ["modebridge", *{arguments!r}]
-main()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "verb", "words"),
-    [
-        (["onnx", "onnxscript", "onnxruntime"], "export", "Expected onnx, onnxscript, onnxruntime for .onnx files"),
-        (["starlette", "uvicorn"], "serve", "Expected Starlette and uvicorn for serving"),
-    ],
-)
-def test_without_the_extra_the_program_says_so_first(tmp_path, names, verb, words):
-    arguments = [verb, str(tmp_path / "fast.onnx")] if verb == "serve" else [verb, str(tmp_path), "fast.onnx"]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(names=names, arguments=arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith(f"modebridge: {words}, but got 'No module")
-    assert "pip install 'modebridge[" in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -75,7 +75,8 @@ def inputs(count, seed=0):
     return {name: value for name, value in texts(count, seed).items() if name not in ("labels", "texts")}
 
 
-def reader():
+@pytest.fixture(scope="module")
+def own():
     """Two modes, a bridge of each type."""
     nets = [Reader(seed).eval() for seed in range(2)]
     modes = [Mode.from_module(net) for net in nets]
@@ -87,11 +88,6 @@ def texts_file(folder):
     """A file of tokens, for those who only take images."""
     net = Reader().eval()
     return export(Ensemble(net, [Mode.from_module(net)]), folder / "texts.pt2", texts(2)).path
-
-
-@pytest.fixture(scope="module")
-def own():
-    return reader()
 
 
 @pytest.fixture(scope="module", params=["a.pt2", pytest.param("a.onnx", marks=pytest.mark.slow)])
@@ -124,8 +120,7 @@ def test_its_metadata_names_the_inputs(done):
         assert [one.name for one in session.get_inputs()][:3] == list(meta["inputs"])
 
 
-def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
-    file = done
+def test_what_a_file_of_tokens_does_not_take(done):
     good = inputs(2)
     for wrong, words in (
         (torch.rand(2, 3, 8, 8), r"inputs by name \(input_ids, attention_mask, token_type_ids\), but got Tensor"),
@@ -137,16 +132,11 @@ def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
         ({**good, "input_ids": torch.full((2, LENGTH), WORDS)}, f"Expected '{done.path}' to run on these inputs, but"),
     ):
         with pytest.raises(ModebridgeError, match=words):
-            file(wrong)
+            done(wrong)
     with pytest.raises(ModebridgeError, match=r"a file that takes images \(C, H, W\), but"):
-        time_file(file, [1])
-    (tmp_path / "a.png").write_bytes(b"")
-    result = CliRunner().invoke(app, ["predict", str(done.path), str(tmp_path / "a.png")])
-    assert isinstance(result.exception, ModebridgeError)
+        time_file(done, [1])
     words = r"takes images \(C, H, W\), but '.*' takes input_ids \(6,\) of int64, .*; run it in Python"
-    assert re.search(words, str(result.exception))
-    with pytest.raises(ModebridgeError, match=words):
-        file.image_shape()
+    assert re.search(words, str(CliRunner().invoke(app, ["predict", str(done.path), "a.png"]).exception))
 
 
 class Masked(nn.Module):
@@ -176,19 +166,8 @@ def test_images_by_name_are_images(tmp_path):
     np.testing.assert_allclose(both({"pixel_values": x, "mask": mask}).probabilities, wanted, atol=2e-6)
 
 
-class Counter(nn.Module):
-    """Takes one tensor of whole numbers, by position."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 3)
-
-    def forward(self, tokens):
-        return self.embed(tokens).sum(1)
-
-
 def test_one_tensor_of_tokens(tmp_path):
-    net = Counter().eval()
+    net = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 3)).eval()
     own = Ensemble(net, [Mode.from_module(net)])
     tokens = torch.tensor([[1, 2, 4], [0, 0, 3]])
     file = export(own, tmp_path / "a.pt2", tokens)
