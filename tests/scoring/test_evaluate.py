@@ -84,7 +84,7 @@ def test_an_exported_file_has_calibrated_scores_and_its_own_cost(ensemble):
     whole = evaluate(ensemble, batches())
 
     class File:
-        meta: ClassVar = {"cost": asdict(whole.cost)}
+        meta: ClassVar = {"cost": asdict(whole.cost), "temperature": 1.5}
 
         def __call__(self, images):
             return SimpleNamespace(probabilities=ensemble(images).detach().numpy())
@@ -92,7 +92,8 @@ def test_an_exported_file_has_calibrated_scores_and_its_own_cost(ensemble):
     found = evaluate(File(), batches(), intervals=True)
     assert (found.n, found.accuracy, found.cost.relative_flops) == (18, whole.accuracy, whole.cost.relative_flops)
     assert found.nll == pytest.approx(whole.nll, rel=1e-9)
-    assert found.temperature is None
+    assert found.temperature == 1.5
+    assert "uncalibrated" not in str(found), "a file has no raw scores"
 
 
 def test_intervals_and_no_temperature(ensemble):

@@ -98,6 +98,7 @@ def describe(
             "relative_flops": costs[-1].relative_flops,
             "relative_params": costs[-1].relative_params,
             "flops": costs[-1].flops,
+            "params": costs[-1].params,
             "by_bridges": [part.relative_flops for part in costs],
         },
         "scores": dict(given.get("scores") or {}),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -126,8 +128,10 @@ def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
 
 
 def _of_file(file: Exported, test: Batches, intervals: bool) -> Scored:
-    """Files return calibrated probabilities only, so the raw scores are the same."""
+    """Files return calibrated probabilities only, so there are no raw scores."""
     table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
-    price = file.meta["cost"]
-    relative = price["relative_flops"], price["relative_params"]
-    return Scored.of(table, table, labels, Cost(price["flops"], 0, *relative), intervals=intervals)
+    meta = file.meta["cost"]
+    # Files of 0.2 do not say how many parameters they have.
+    price = Cost(meta["flops"], int(meta.get("params", 0)), meta["relative_flops"], meta["relative_params"])
+    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=file.meta["temperature"])
+    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)

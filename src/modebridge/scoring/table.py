@@ -52,7 +52,7 @@ class Scored:
         nll: negative log likelihood in nats.
         ece: expected calibration error, 15 bins.
         brier: Brier score, summed over classes.
-        raw_nll: negative log likelihood without the temperature.
+        raw_nll: negative log likelihood without the temperature; nan for exported files, which have no such output.
         raw_ece: expected calibration error without the temperature.
         raw_brier: Brier score without the temperature.
         temperature: temperature fitted on validation data; None if there is none.
@@ -126,6 +126,8 @@ class Scored:
             return [f"{self.accuracy:.2%}", *(f"{score:.4f}" for score in others)]
 
         columns = [["uncalibrated", *texts(self.raw_nll, self.raw_ece, self.raw_brier)]]
+        if math.isnan(self.raw_nll):
+            columns = []
         facts = [f"{self.n:,} images", f"FLOPs x{self.cost.relative_flops:.2f}"]
         if self.temperature is not None:
             columns.insert(0, ["calibrated", *texts(self.nll, self.ece, self.brier)])
