@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -125,3 +126,9 @@ def test_pictures_of_sixteen_bits_are_refused_and_turned_ones_turned():
     exif[0x0112] = 6
     Image.fromarray(np.array([[0, 255], [0, 255]], np.uint8)).save(buffer, "PNG", exif=exif)
     assert from_bytes(buffer.getvalue(), (1, 2, 2)).tolist() == [[[0.0, 0.0], [1.0, 1.0]]]
+
+
+def test_without_pillow_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ModebridgeError, match=r"Expected Pillow to read image files, .*'modebridge\[images\]'"):
+        from_bytes(b"", (1, 8, 8))

@@ -50,8 +50,12 @@ def from_path(path: Path, shape: Sequence[int], *, max_megapixels: float = MAX_M
 
 
 def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: float) -> NDArray[np.float32]:
-    from PIL import Image, ImageOps
-
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ModebridgeError(
+            "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
+        ) from error
     channels, height, width = shape
     if channels not in (1, 3):
         raise ModebridgeError(

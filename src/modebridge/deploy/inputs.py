@@ -64,8 +64,6 @@ def specs_of(example: Inputs) -> dict[str, Spec]:
 
 def specs_in(meta: Mapping[str, Any]) -> dict[str, Spec]:
     """The input specs of a file, from its metadata."""
-    if "inputs" not in meta:  # files of 0.1 take only images
-        return {IMAGES: Spec(tuple(meta["image"]), "float32")}
     return {name: Spec(tuple(entry["shape"]), entry["type"]) for name, entry in meta["inputs"].items()}
 
 
@@ -87,15 +85,9 @@ def check_example(example: object, what: str) -> Inputs:
             f"Expected the inputs of {what} not to have reserved names, but got '{taken[0]}'; wrap the network in a "
             "module that renames it."
         )
-    ready = {
-        name: _ready(t, what, f"'{name}' (B, ...) of {', '.join(TYPES)}", "convert it") for name, t in inputs.items()
-    }
-    sizes = {len(tensor) for tensor in ready.values()}
-    if len(sizes) > 1:
-        raise ModebridgeError(
-            f"Expected the inputs of {what} to have one batch size, but got {', '.join(map(str, sorted(sizes)))}; "
-            "give the same number of rows of each."
-        )
+    rules = {name: f"'{name}' (B, ...) of {', '.join(TYPES)}" for name in inputs}
+    ready = {name: _ready(tensor, what, rules[name], "convert it") for name, tensor in inputs.items()}
+    _check_sizes(ready)
     return ready
 
 
@@ -136,13 +128,17 @@ def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
             "leave it out."
         )
     tables = {name: _table(given[name], name, spec) for name, spec in specs.items()}
-    sizes = {len(table) for table in tables.values()}
+    _check_sizes(tables)
+    return tables
+
+
+def _check_sizes(tables: Mapping[str, Tensor | Array]) -> None:
+    sizes = sorted({len(table) for table in tables.values()})
     if len(sizes) > 1:
         raise ModebridgeError(
-            f"Expected all inputs to have the same number of rows, but got {', '.join(map(str, sorted(sizes)))}; "
-            "give one batch."
+            f"Expected all inputs to have the same number of rows, but got {', '.join(map(str, sizes))}; give one "
+            "batch."
         )
-    return tables
 
 
 def _table(given: Any, name: str, spec: Spec) -> Array:
