@@ -112,8 +112,8 @@ class RunData:
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             return None
         if isinstance(test, LoaderSet):
-            rows = (row for inputs, _ in test.on(torch.device("cpu")) if isinstance(inputs, Tensor) for row in inputs)
-            return next(islice(rows, number, None))
+            batches = (inputs for inputs, _ in test.on(torch.device("cpu")) if isinstance(inputs, Tensor))
+            return next(islice((row for rows in batches for row in rows.unbind()), number, None))
         inputs, _ = next(iter(self._plain(test.part(number, number + 1))))
         assert isinstance(inputs, Tensor)
         return inputs[0].cpu()
