@@ -23,7 +23,7 @@ from modebridge.members.member import (
     row_plans,
 )
 from modebridge.members.network import BASES, AlignedMode, ModeMember, SwaMember, TrainedNetwork, mode_on
-from modebridge.members.node import ArtefactData, Node, Parents, Tensors, key_of
+from modebridge.members.node import ArtefactData, Made, Node, Parents, Tensors, key_of
 from modebridge.members.setting import Setting
 from modebridge.members.student import StudentMember
 
@@ -45,6 +45,7 @@ __all__ = [
     "ControlMember",
     "HeadsMember",
     "Loaded",
+    "Made",
     "Member",
     "Method",
     "MimoMember",

@@ -13,7 +13,7 @@ from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
 from modebridge.members.member import Member
 from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, on_base
-from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.node import ArtefactData, Made, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -106,9 +106,7 @@ class SmallNetwork(Member, Node):
         }
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         mixup, cutmix = cls.mixing(setting)
         trained = fit_many(
             setting.net,

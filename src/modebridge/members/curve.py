@@ -12,7 +12,7 @@ from torch import Tensor
 from modebridge.curves import Curve
 from modebridge.members.member import LAST, Member
 from modebridge.members.network import ON_BASE, OneNetwork, mode_on, on_base, weights_of
-from modebridge.members.node import ArtefactData, Node, Parents, Tensors
+from modebridge.members.node import ArtefactData, Made, Node, Parents, Tensors
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -54,9 +54,7 @@ class Pin(Node):
         }
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         """Train them, and estimate the statistics of their midpoints."""
         data = setting.data
         trained = fit_curves(
@@ -107,9 +105,7 @@ class PointStatistics(Node):
         return {"data": setting.data.fed_as}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         """Estimate them on the training images."""
         (node,) = group
         curve = load_curve(setting, parents, node.i, node.j, base=node.base)

@@ -13,7 +13,7 @@ from modebridge import seeds
 from modebridge.alignment import By, align
 from modebridge.errors import ModebridgeError
 from modebridge.members.member import Member, Method
-from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.node import ArtefactData, Made, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -53,9 +53,7 @@ class TrainedNetwork(Node):
         }
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         trained = fit_modes(
             [node.network(setting) for node in group],
             [setting.data.train(*node.purpose) for node in group],
@@ -218,9 +216,7 @@ class AlignedMode(Node):
         return {"by": self.by, "data": setting.data.learned_from}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         (node,) = group
         places = [parent.place for parent in node.parents(setting.recipe)]
         reference, mode = (setting.load_mode(parents[place]).to(setting.engine.device) for place in places)

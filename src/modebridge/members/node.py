@@ -14,7 +14,7 @@ from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
 
-__all__ = ["ArtefactData", "Node", "Parents", "Tensors", "key_of"]
+__all__ = ["ArtefactData", "Made", "Node", "Parents", "Tensors", "key_of"]
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 Parents: TypeAlias = Mapping[str, Tensors]
@@ -30,6 +30,10 @@ class ArtefactData:
 
     tensors: Tensors
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+Made: TypeAlias = dict[str, ArtefactData]
+"""The results of making nodes, by name."""
 
 
 class Node(ABC):
@@ -84,9 +88,7 @@ class Node(ABC):
 
     @classmethod
     @abstractmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         """Make nodes of one step together; returns the results by name.
 
         Args:

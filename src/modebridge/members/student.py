@@ -12,7 +12,7 @@ from modebridge.ensembles import Ensemble
 from modebridge.members.bridge import BridgeMember
 from modebridge.members.member import Member, Method
 from modebridge.members.network import BASES, ModeMember, OneNetwork
-from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.node import ArtefactData, Made, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.objectives import StudentPlan, Teacher
@@ -110,9 +110,7 @@ class StudentMember(Method, OneNetwork, Node):
         }
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         def start(number: int) -> Mode:
             return Mode.from_module(setting.network.build(seeds.generator(setting.seed, "student", number)))
 

@@ -17,6 +17,7 @@ from modebridge.ensembles import Bases, Output, features_of
 from modebridge.members import (
     ArtefactData,
     Loaded,
+    Made,
     Member,
     ModeMember,
     Node,
@@ -88,9 +89,7 @@ class Logits(MemberLogits):
         return {"scored_on": setting.data.scored_on}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         loaded = load([node.member for node in group], setting, parents)
         splits = {"valid": setting.data.valid(), "test": setting.data.test()}
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
@@ -133,9 +132,7 @@ class Labels(Node):
         return {"scored_on": setting.data.scored_on}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         labels = {split: setting.data.labels(split) for split in ("valid", "test")}
         return {"labels": ArtefactData(labels, {"scored_on": setting.data.scored_on})}
 
@@ -164,9 +161,7 @@ class CurveProfile(Node):
         }
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         (node,) = group
         curve = load_curve(setting, parents, node.i, node.j).to(setting.engine.device)
         points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
@@ -195,9 +190,7 @@ class SampleImages(Node):
         return {"scored_on": setting.data.scored_on, "count": SAMPLES}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         (node,) = group
         logits = [parents[parent.place]["test"] for parent in node.parents(setting.recipe)]
         one, other = (table.double().softmax(dim=-1) for table in logits)

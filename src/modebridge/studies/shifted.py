@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
-from modebridge.members import ArtefactData, Member, Parents, Setting
+from modebridge.members import ArtefactData, Made, Member, Parents, Setting
 from modebridge.recipes.shifted import file_name_of
 from modebridge.runs.logits import MemberLogits, load, predict
 from modebridge.runs.run import Run
@@ -35,9 +35,7 @@ class ShiftedLogits(MemberLogits):
         return {"images": setting.shifted.key}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         loaded = load([node.member for node in group], setting, parents)
         data = setting.shifted
         tables = predict(setting, loaded, data.corrupted(), data.batches, config.callbacks)
@@ -61,9 +59,7 @@ class OtherLogits(MemberLogits):
         return {"images": setting.shifted.other_key(self.other)}
 
     @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         loaded = load([node.member for node in group], setting, parents)
         device = setting.engine.device
         parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
