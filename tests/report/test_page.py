@@ -158,4 +158,4 @@ def test_the_sentence_has_intervals_and_no_dee_beyond_the_ensembles_measured() -
         [row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, intervals={"closed": (0.3, 0.7)}), two, many, heads], GUESS
     )
     assert "DE-1 + 3 heads (others), one bridge at x1.05 that needs no curve, went 110% [90% to 130%]. In" in said
-    assert "95 % intervals over the test images" in said
+    assert "95 % intervals over the test images (too short with only 100)." in said
