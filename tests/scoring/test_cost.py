@@ -16,7 +16,7 @@ from modebridge.bridges import Bridge, body_for, body_like, last_blocks_tap
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, resnet
-from modebridge.scoring import Cost, combination_cost, cost, feature_shapes, module_cost
+from modebridge.scoring import combination_cost, cost, feature_shapes, module_cost
 from tests.scenarios import TINY, modes, tiny_net
 
 PAPER = json.loads((Path(__file__).parents[1] / "references" / "paper.json").read_text())["tables"]
@@ -106,14 +106,6 @@ def test_the_true_columns(name, kind, slim, projection, flops, params, count):
     printed = combined(name, 0, kind, slim, 1, projection, "paper")
     assert printed.params == count
     assert printed.relative_params == pytest.approx(found.relative_params / 3, rel=0.02)
-
-
-@pytest.mark.parametrize("modes", [1, 2, 4])
-@pytest.mark.parametrize("convention", ["counted", "paper"])
-def test_deep_ensembles_cost_their_size(modes, convention):
-    found = combination_cost(base("cifar100"), (3, 32, 32), modes, convention=convention)
-    one = module_cost(base("cifar100"), (3, 32, 32), convention=convention)
-    assert found == Cost(modes * one.flops, modes * one.params, modes, modes)
 
 
 def test_the_paper_s_rule_by_hand():

@@ -57,14 +57,13 @@ def test_scores_of_probabilities() -> None:
 
 def test_what_is_refused() -> None:
     one = torch.tensor([0.5])
-    with pytest.raises(ModebridgeError, match=r"scores inside to be \(N,\) with at least one sample"):
-        auroc(one[:0], one)
-    with pytest.raises(ModebridgeError, match="scores outside"):
-        fpr_at(one, one[:0])
-    with pytest.raises(ModebridgeError, match="scores outside"):
-        auroc(one, one[None])
-    with pytest.raises(ModebridgeError, match="but got NaN"):
-        auroc(one, one * math.nan)
+    for pair, words in (
+        ((one[:0], one), r"scores inside to be \(N,\) with at least one sample"),
+        ((one, one[None]), "scores outside"),
+        ((one, one * math.nan), "but got NaN"),
+    ):
+        with pytest.raises(ModebridgeError, match=words):
+            auroc(*pair)
     for share in (0.0, 1.1):
         with pytest.raises(ModebridgeError, match="share to be above 0"):
             fpr_at(one, one, share)
