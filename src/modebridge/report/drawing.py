@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "GREY", "MARKERS", "axes_of", "styled", "svg_of", "whole_ticks"]
+__all__ = ["COLORS", "GRAY", "MARKERS", "axes_of", "styled", "svg_of", "whole_ticks"]
 
 P = ParamSpec("P")
 
-GREY = "#8a8f98"
+GRAY = "#8a8f98"
 COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
 MARKERS = "osDX^vP"
 WIDTH = 8.4
@@ -29,10 +29,10 @@ STYLE: Any = {
     "legend.fontsize": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": GREY,
+    "axes.edgecolor": GRAY,
     "legend.frameon": False,
     "axes.grid": True,
-    "grid.color": GREY,
+    "grid.color": GRAY,
     "grid.alpha": 0.2,
     "axes.axisbelow": True,
     "lines.linewidth": 1.4,

@@ -9,7 +9,7 @@ from itertools import cycle, product
 import numpy as np
 from torch import Tensor
 
-from modebridge.report.drawing import COLORS, GREY, MARKERS, axes_of, styled, svg_of, whole_ticks
+from modebridge.report.drawing import COLORS, GRAY, MARKERS, axes_of, styled, svg_of, whole_ticks
 from modebridge.report.tables import Cell
 from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
 from modebridge.training import Epoch
@@ -34,7 +34,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
     """
     ensembles = [row for row in rows if row.family == rows[0].family]
     families = list(dict.fromkeys(row.family for row in rows))
-    styles = dict(zip(families, [(GREY, "o"), *zip(cycle(COLORS), cycle(MARKERS), range(len(families)))], strict=False))
+    styles = dict(zip(families, [(GRAY, "o"), *zip(cycle(COLORS), cycle(MARKERS), range(len(families)))], strict=False))
     figure, axes = axes_of(1, 2, 3.4)
     for axis, (score, label, scale) in zip(
         axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True
@@ -42,7 +42,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
         places = {row.name: (row.scores.cost.relative_flops, scale * getattr(row.scores, score)) for row in rows}
         far = _far_worse(rows, ensembles, score)
         line = [places[row.name] for row in ensembles]
-        axis.plot([x for x, _ in line], [y for _, y in line], "--", color=GREY, linewidth=1.2, zorder=1)
+        axis.plot([x for x, _ in line], [y for _, y in line], "--", color=GRAY, linewidth=1.2, zorder=1)
         for family in families:
             color, marker = styles[family][:2]
             shown = [row for row in rows if row.family == family and row not in far]
@@ -88,8 +88,8 @@ def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]])
     """Accuracy against confidence before (gray) and after calibration, one panel per combination."""
     figure, axes = axes_of(1, len(diagrams), 2.9, sharey=True)
     for axis, (name, before, after) in zip(axes, diagrams, strict=True):
-        axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
-        for table, color, label in ((before, GREY, "before"), (after, COLORS[0], "after")):
+        axis.plot([0, 1], [0, 1], ":", color=GRAY, linewidth=1)
+        for table, color, label in ((before, GRAY, "before"), (after, COLORS[0], "after")):
             seen = table.count > 0
             bins = table.confidence[seen].tolist(), table.accuracy[seen].tolist()
             axis.plot(*bins, "o-", color=color, label=f"{label} temperature scaling")
@@ -135,7 +135,7 @@ def bars_figure(
     count = len(images)
     figure, axes = axes_of(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
     labels = list(probabilities)
-    palette = (GREY, COLORS[3], COLORS[1], COLORS[0])
+    palette = (GRAY, COLORS[3], COLORS[1], COLORS[0])
     for row in range(count):
         picture, ends, middle = axes[3 * row : 3 * row + 3]
         pixels = images[row].clamp(0, 1).permute(1, 2, 0).numpy()
@@ -200,7 +200,7 @@ def lines_figure(
             style = "o" if line in unordered else "o-"
             axis.plot(xs, ys, style, color=color, label=line if len(lines) > 1 else None)
         for line, level in (levels or {}).get(label, {}).items():
-            axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
+            axis.axhline(level, color=GRAY, linestyle="--", linewidth=1)
             axis.annotate(line, (1.01, level), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
             whole_ticks(axis)
