@@ -15,6 +15,7 @@ from modebridge.types import Batch, Batches, Inputs, Params
 
 __all__ = [
     "Checked",
+    "Mapped",
     "check_batch",
     "check_images",
     "check_labels",
@@ -44,7 +45,7 @@ class Checked:
     """Batches that are checked as they are drawn: inputs must be finite, labels must be classes.
 
     A dict that contains its labels becomes a pair. Tensors on a GPU are checked for type and shape only, because
-    reading their values would synchronise it.
+    reading their values would synchronize it.
 
     Args:
         batches: the batches to check; `set_epoch` is passed on.
@@ -92,6 +93,19 @@ class Checked:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, if the batches have epochs."""
+        go_to_epoch(self._batches, epoch)
+
+
+class Mapped:
+    """Batches that go through a function as they are drawn; `set_epoch` is passed on."""
+
+    def __init__(self, batches: Batches, function: Callable[[Batch], Batch]) -> None:
+        self._batches, self._function = batches, function
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self._function, self._batches)
+
+    def set_epoch(self, epoch: int) -> None:
         go_to_epoch(self._batches, epoch)
 
 

@@ -94,7 +94,7 @@ States: TypeAlias = Mapping[str, State]
 
 
 class Objective(ABC, Generic[T]):
-    """What the training loop optimises: modes, curves and bridges differ only here.
+    """What the training loop optimizes: modes, curves and bridges differ only here.
 
     It is pure: losses depend only on the arguments, except that the forward pass updates the running statistics in
     `states[...].buffers` in place, as batch norm does.

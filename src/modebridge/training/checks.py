@@ -11,15 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge import seeds
-from modebridge.batches import (
-    Checked,
-    check_batch,
-    check_labels,
-    first_batch,
-    flatten,
-    map_inputs,
-    shapes_of,
-)
+from modebridge.batches import Checked, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
 from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.matching import image_size

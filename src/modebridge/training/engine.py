@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from modebridge.batches import go_to_epoch, map_inputs
+from modebridge.batches import Mapped, map_inputs
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
-from modebridge.files.caches import cache_folder
-from modebridge.nets import same_architecture
 from modebridge.training.config import TrainConfig
 from modebridge.training.processes import ALONE, Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
-__all__ = ["Engine", "keep_compiled"]
+__all__ = ["Engine"]
 
 PROGRAMS = 512
 """How many programs one process may compile: more than a study has bridges."""
-
-VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""Where torch.compile keeps kernels and graphs; by default a temporary folder that is lost on reboot."""
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -64,7 +56,7 @@ class Engine:
             given = here if here and here.type == "cuda" else "cuda" if torch.cuda.is_available() else "cpu"
         device = _device(given)
         gpu = device.type == "cuda"
-        if gpu and device.index is None:
+        if str(device) == "cuda":
             device = cls(device).processes.device or device
         bf16 = gpu if config.precision == "auto" else config.precision == "bf16"
         return cls(device, bf16, gpu if config.compile is None else config.compile)
@@ -91,15 +83,10 @@ class Engine:
         """Autocast to bfloat16 if enabled."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
-    def shares(self, a: nn.Module, b: nn.Module) -> bool:
-        """Whether two modules should share one program: only when compiling, and only if they are the same."""
-        return self.compile and same_architecture(a, b)
-
     def compiled(self, function: F) -> F:
         """The function, compiled for fixed shapes if enabled."""
         if not self.compile:
             return function
-        keep_compiled(self.device)
         # The compiler counts programs of one kind as recompiled versions of one function, and its limit is too low.
         for limit in ("recompile_limit", "accumulated_recompile_limit"):
             setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), PROGRAMS))
@@ -108,7 +95,7 @@ class Engine:
 
     def feed(self, batches: Batches) -> Batches:
         """The same batches on our device."""
-        return batches if self.device.type == "cpu" else _Feed(batches, self)
+        return batches if self.device.type == "cpu" else Mapped(batches, lambda batch: self.moved(batch, {})[0])
 
     def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
         """A batch and its draws on our device; copies from pinned memory are asynchronous."""
@@ -146,23 +133,6 @@ class Engine:
         return results
 
 
-def keep_compiled(device: torch.device) -> str | None:
-    """Make torch.compile keep its results in the user's cache directory, one folder per torch version and card.
-
-    Returns the folder, or None if torch's default is used. A folder chosen by the user is kept.
-    """
-    chosen = os.environ.get(VARIABLE)
-    # Torch writes its own default into the variable on first use; that is not the user's choice.
-    if chosen and not Path(chosen).name.startswith("torchinductor_"):
-        return chosen
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    folder = cache_folder("compiled", re.sub(r"[^\w.+-]+", "-", f"torch-{torch.__version__} {card}"))
-    if folder is None:
-        return None
-    os.environ[VARIABLE] = str(folder)
-    return str(folder)
-
-
 def _device(given: torch.device | str) -> torch.device:
     """An available device, from its name."""
     try:
@@ -181,20 +151,6 @@ def _device(given: torch.device | str) -> torch.device:
             "they are counted from cuda:0."
         )
     return device
-
-
-class _Feed:
-    """Batches that are moved to a device as they are drawn."""
-
-    def __init__(self, batches: Batches, engine: Engine) -> None:
-        self._batches = batches
-        self._engine = engine
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self._engine.moved(batch, {})[0] for batch in self._batches)
-
-    def set_epoch(self, epoch: int) -> None:
-        go_to_epoch(self._batches, epoch)
 
 
 @cache

@@ -17,7 +17,7 @@ from modebridge.batches import Checked, go_to_epoch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, refresh_statistics
-from modebridge.nets import frozen_copy
+from modebridge.nets import frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checks import (
     check_pairing,
@@ -73,7 +73,7 @@ def fit_modes(
     data = [check_train(net, start, batches, engine) for net, start, batches in zip(nets, starts, train, strict=True)]
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
-        twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
+        twin = next((j for j in range(k) if same_architecture(nets[j], net)), None)
         kind = net.objective if isinstance(net, Baseline) else ModeObjective
         objectives.append(
             kind(frozen_copy(net).to(engine.device), start, trainable(net))

@@ -26,7 +26,7 @@ class StepGraph:
         run: the whole step of all tasks, from their batches and draws and the learning rate to their losses.
         steps: the steps that `run` changes; restored after the warm-up.
         noises: the random numbers drawn in `run`.
-        device: a CUDA device.
+        device: the GPU.
     """
 
     def __init__(

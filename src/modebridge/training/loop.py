@@ -53,7 +53,7 @@ def train(
     title: str = "training",
     report: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[States]:
-    """Minimise the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
+    """Minimize the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
     Tasks share nothing but compiled programs: each gets the same result as if trained alone. A run resumed from
     `config.checkpoints` is bitwise equal to one that never stopped, given loaders that can repeat an epoch (ours can,
@@ -112,12 +112,11 @@ class TaskRun:
     """
 
     def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: dict[Any, Forward]) -> None:
-        self.task = task
+        self.task, self._engine = task, engine
         self.steps: dict[str, Step] = {}
         self.draws = seeds.generator(task.seed, "draws")
         self.best: dict[str, tuple[float, State]] = {}
         self.images = 0
-        self._engine = engine
         for member, state in task.objective.start().items():
             layout, program = FlatLayout(state.params), task.objective.program(member)
             key = (program, layout.key)
@@ -247,7 +246,6 @@ class _Loop:
         return means, sum(run.images for run in self.runs)
 
     def _label(self, k: int, member: str) -> str:
-        """The name of a member of task k in metrics."""
         return member if len(self.runs) == 1 else f"{k}/{member}"
 
     def _one_by_one(self, lr: float, start: Position) -> list[tuple[Tensor, int]]:

@@ -27,11 +27,11 @@ class Step:
     """The training state of one member, and the step that updates it.
 
     Args:
-        start: the initial state; it is copied.
+        start: the initial state; it is copied, and all processes take that of the first.
         layout: the layout of its parameters.
         forward: from `make_forward`, compiled or not.
-        config: the optimiser.
-        engine: device, precision and processes; all processes start from the weights of the first.
+        config: the optimizer.
+        engine: device, precision and processes.
         noise: the random numbers that the network draws.
         pace: by name, factors for the learning rate and weight decay of parameters that do not get the full values.
     """
@@ -57,8 +57,7 @@ class Step:
         self.frozen = trees.to(start.frozen, device)
         self._forward = forward
         self._config = config
-        self._engine = engine
-        self._processes = engine.processes
+        self._engine, self._processes = engine, engine.processes
         self.noise = noise or Noise(device, config.seed)
         if self._processes.size > 1:
             for tensor in self.tensors().values():
@@ -131,14 +130,7 @@ def sgd_(
     """SGD in place, like torch's: weight decay is added to the gradient; buffer = momentum * buffer + gradient.
 
     Uses operations that round once each, so the result for an element does not depend on its place in the vector.
-
-    Args:
-        flat: the parameters.
-        momentum: the buffer.
-        gradient: the gradient of the loss.
-        lr: the learning rate.
-        config: the optimiser.
-        shares: factors for the learning rate and the weight decay, per element; None for the full values.
+    `shares` are factors for the learning rate and the weight decay, per element; None for the full values.
     """
     if config.weight_decay:
         decay = flat * config.weight_decay

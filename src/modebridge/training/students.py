@@ -50,7 +50,7 @@ def distill(
         train: yields (images, labels); labels are used only if the loss needs them.
         config: all options of training, and the seed of new weights; "best" keeps the lowest validation loss.
         student: another architecture for the student; None uses `net`.
-        start: the student's initial weights, for example a mode; None initialises new ones.
+        start: the student's initial weights, for example a mode; None initializes new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         valid: held-out data for `config.keep == "best"`.
 
