@@ -69,9 +69,7 @@ class Setting:
 
     def check(self) -> None:
         """Raise an error if the recipe does not fit together; data is read only if nothing is known about it."""
-        check_recipe(self.recipe)
-        if facts_of(self.recipe) is None:  # can only be checked with the data
-            check_recipe(self.recipe, self.data)
+        check_recipe(self.recipe, self.data if facts_of(self.recipe) is None else None)
 
     @cached_property
     def engine(self) -> Engine:

@@ -157,10 +157,23 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
         recipe: the choices.
         data: its data, if already read; None checks as much as possible without reading it.
     """
-    _check_reference(recipe.net)
-    facts = data.facts if data is not None else facts_of(recipe)
+    if data is None:
+        _check_without_data(recipe)
+    else:
+        _check(recipe, data.facts, data.few())
+
+
+@cache  # a recipe is checked when it is read, and before it is used
+def _check_without_data(recipe: Recipe) -> None:
+    facts = facts_of(recipe)
     if facts is None:
-        return
+        _check_reference(recipe.net)
+    else:
+        _check(recipe, facts, torch.zeros(2, *facts.image or ()))
+
+
+def _check(recipe: Recipe, facts: DataFacts, inputs: Inputs) -> None:
+    _check_reference(recipe.net)
     network = network_of(recipe, facts)
     spec, side = network.spec, facts.image[-1] if facts.image else 0
     if recipe.data.pad > side:
@@ -176,7 +189,7 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
                 f"{recipe.width_divisor:g}; 1 keeps the widths, 2 halves them."
             )
     if spec is None or recipe.budget:
-        _check_by_running(recipe, network, data.few() if data is not None else torch.zeros(2, *facts.image or ()))
+        _check_by_running(recipe, network, inputs)
 
 
 @torch.no_grad()
