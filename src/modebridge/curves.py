@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Literal, Self, TypeAlias
@@ -29,6 +29,8 @@ Position: TypeAlias = float | Tensor
 """r: a Python number, or a scalar tensor to differentiate by."""
 
 PinStart: TypeAlias = Literal["midpoint", "random"]
+
+SHARED = "shared"
 
 
 def check_r(r: Position) -> None:
@@ -124,6 +126,37 @@ class Curve:
             pins=tuple(trees.to(pin, device) for pin in self.pins),
             statistics={r: trees.to(buffers, device) for r, buffers in self.statistics.items()},
         )
+
+    def packed(self, learns: Container[str]) -> dict[str, Tensor]:
+        """All control points as one tree to train, the names with prefixes: "start", the numbers of the pins, "end".
+
+        A parameter that is not learned and that all control points share is stored once, as "shared", and never
+        averaged: rounding would make it depend on r.
+        """
+        pairs = zip(self._keys, self.controls, strict=True)
+        every = {f"{key}:{name}": tensor for key, tree in pairs for name, tensor in tree.items()}
+        for name, tensor in trees.common(self.controls).items():
+            if name not in learns:
+                for key in self._keys:
+                    del every[f"{key}:{name}"]
+                every[f"{SHARED}:{name}"] = tensor
+        return every
+
+    def pin_names(self, learns: Iterable[str]) -> set[str]:
+        """The names of the learned parameters of the pins in `packed`."""
+        return {f"{key}:{name}" for key in self._keys[1:-1] for name in learns}
+
+    def unpacked(self, packed: Params) -> tuple[list[Params], Params]:
+        """Start, pins and end from `packed`, and the tensors that all of them share."""
+        parts: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
+        for full_name, tensor in packed.items():
+            key, name = full_name.split(":", 1)
+            parts[key][name] = tensor
+        return [parts[key] for key in self._keys], parts[SHARED]
+
+    @property
+    def _keys(self) -> list[str]:
+        return ["start", *(str(k) for k in range(len(self.pins))), "end"]
 
     def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
         """The same curve with batch norm's statistics re-estimated at r on training images.

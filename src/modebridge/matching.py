@@ -1,26 +1,29 @@
-"""Function matching: how images are mixed (mixup, and CutMix by Yun et al., 2019), and the KL losses on them."""
+"""Function matching: mixed images (mixup, and CutMix by Yun et al., 2019), KL losses on them, and their objective."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from modebridge import seeds
-from modebridge.batches import flatten, go_to_epoch, map_inputs, shapes_of
+from modebridge.batches import flatten, map_inputs, shapes_of
+from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
+from modebridge.nets import frozen_copy, same_architecture
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs
+from modebridge.types import Batches, Draw, Inputs, Objective, Program, States
 
 __all__ = [
     "PAPER_LOSS",
     "DistillationLoss",
-    "MixedBatches",
+    "MatchingObjective",
     "bridge_loss",
     "draw_mixing",
     "image_size",
@@ -129,6 +132,8 @@ PAPER_LOSS = DistillationLoss(temperature=4.0, soft=1.8, hard=0.1)
 """The authors' loss: 0.1 CE + 2 * 0.9 T^2 KL with T = 4, without mixup; the factor 2 is in their code."""
 
 
+T = TypeVar("T")
+
 SMALLEST = 5
 """Images with a shorter side are not cut by default; it is also how inputs with channels last are told from images."""
 
@@ -136,16 +141,11 @@ SMALLEST = 5
 def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw how a batch is mixed; with both mixup and CutMix, each is used with probability 1/2.
 
-    Args:
-        size: batch size B.
-        mixup: alpha of the Beta distribution of an image's share, not folded to >= 0.5; 0 turns mixup off.
-        cutmix: alpha of the Beta distribution of the box's share of the area, before clipping; 0 turns CutMix off.
-        generator: random generator.
-
-    Returns:
-        "partner" (B,), the image to mix with; "share" (B,), the share of an image outside its box; and if `cutmix` is
-        above 0 also "box" (B, 3): its side, and its center from the top and from the left, relative to the image's
-        sides. Mixup has boxes of size 0 and CutMix has shares of 1, so one program serves both.
+    The alphas are those of the Beta distributions of an image's share, not folded to >= 0.5, and of the box's share of
+    the area before clipping; 0 turns either off. The result holds "partner" (B,), the image to mix with; "share" (B,),
+    the share of an image outside its box; and with CutMix also "box" (B, 3): its side, and its center from the top and
+    from the left, relative to the image's sides. Mixup has boxes of size 0 and CutMix has shares of 1, so one program
+    serves both.
     """
     if not (mixup or cutmix):
         return {}
@@ -252,17 +252,48 @@ def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
     return (center - half).clamp(min=0), (center + half).clamp(max=length)
 
 
-class MixedBatches:
-    """Batches mixed as in training (see `draw_mixing`), with their own draws."""
+class MatchingObjective(Objective[T]):
+    """Train networks to match the predictions of frozen ones on mixed images; each frozen one runs once per batch.
 
-    def __init__(self, batches: Batches, mixup: float, cutmix: float, seed: int) -> None:
-        self._batches, self._mixup, self._cutmix, self._seed = batches, mixup, cutmix, seed
+    Args:
+        bases: the frozen networks.
+        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off. With both, each batch uses one.
+    """
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, if the batches have epochs."""
-        go_to_epoch(self._batches, epoch)
+    def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
+        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+            if not alpha >= 0:
+                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
+        self.bases = bases
+        self._mixup, self._cutmix = mixup, cutmix
+        # By member: the loss in training, the loss of the same network in evaluation mode, and the network.
+        self._programs: dict[str, Program] = {}
+        self._measures: dict[str, Program] = {}
+        self._kinds: dict[str, tuple[nn.Module, object]] = {}
 
-    def __iter__(self) -> Iterator[Batch]:
-        generator = seeds.generator(self._seed, "mixed batches")
-        for images, labels in self._batches:
-            yield mixed(images, draw_mixing(len(labels), self._mixup, self._cutmix, generator)), labels
+    def _add(self, name: str, net: nn.Module, kind: object, loss: Callable[[nn.Module], Program]) -> None:
+        """Add a member; networks of one architecture, with losses of one kind, share a program, compiled once."""
+        twins = (key for key, (other, known) in self._kinds.items() if known == kind and same_architecture(other, net))
+        twin = next(twins, None)
+        for programs, training in ((self._programs, True), (self._measures, False)):
+            programs[name] = loss(frozen_copy(net, training=training)) if twin is None else programs[twin]
+        self._kinds[name] = net, kind
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        return draw_mixing(size, self._mixup, self._cutmix, generator)
+
+    def program(self, member: str) -> Program:
+        return self._programs[member]
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The mean loss of each member on unmixed images."""
+        totals = dict.fromkeys(self._measures, 0.0)
+        seen = 0
+        for batch in batches:
+            prepared = self.prepare(batch, {})
+            for name, measure in self._measures.items():
+                totals[name] += float(measure(states[name], prepared[name])) * len(batch[1])
+            seen += len(batch[1])
+        return {name: total / seen if seen else math.nan for name, total in totals.items()}

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -29,16 +29,15 @@ from modebridge.bridges import Bridge, Target
 from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
 from modebridge.errors import ModebridgeError
-from modebridge.matching import DistillationLoss, bridge_loss, draw_mixing, mixed, mixed_labels
+from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import check_tap, frozen_copy, run, same_architecture
+from modebridge.nets import check_tap, frozen_copy, run
 from modebridge.trees import wide
 from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
 __all__ = [
     "BridgeObjective",
     "CurveObjective",
-    "MatchingObjective",
     "ModeObjective",
     "StudentObjective",
     "StudentPlan",
@@ -46,13 +45,8 @@ __all__ = [
     "error_rate",
 ]
 
-T = TypeVar("T")
-C = TypeVar("C", bound=Curve)
-
 MODE, CURVE = "mode", "curve"
 """The names of the only member of these objectives."""
-
-SHARED = "shared"
 
 
 class ModeObjective(Objective[Mode]):
@@ -112,7 +106,7 @@ def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
     return wrong / seen if seen else math.nan
 
 
-class CurveObjective(Objective[C]):
+class CurveObjective(Objective[Curve]):
     r"""Minimize :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r per step, cross entropy on the labels.
 
     A parameter that is not trained stays at the value that both ends share, as for a layer frozen in both. If the ends
@@ -127,7 +121,7 @@ class CurveObjective(Objective[C]):
     """
 
     def __init__(
-        self, net: nn.Module, curve: C, train: Batches, r: float = 0.5, *, trainable: Collection[str] | None = None
+        self, net: nn.Module, curve: Curve, train: Batches, r: float = 0.5, *, trainable: Collection[str] | None = None
     ) -> None:
         self._train_net = frozen_copy(net, training=True)
         self._net = frozen_copy(net)
@@ -138,7 +132,7 @@ class CurveObjective(Objective[C]):
         # Stored so that copies of this objective (`on`) share one program, which is compiled once.
         self._program: Program = self._loss
 
-    def on(self, curve: C, train: Batches) -> Self:
+    def on(self, curve: Curve, train: Batches) -> Self:
         """The same objective for another curve of this kind and its batches; it shares the compiled program."""
         other = copy.copy(self)
         other._curve, other._train = curve, train
@@ -146,19 +140,11 @@ class CurveObjective(Objective[C]):
 
     def start(self) -> States:
         """The pins, named by number; the ends and all untrained parameters are frozen."""
-        controls = self._curve.controls
         learns = self._curve.start.params if self._trainable is None else self._trainable
-        pairs = zip(self._keys, controls, strict=True)
-        every = {f"{key}:{name}": tensor for key, tree in pairs for name, tensor in tree.items()}
-        for name, tensor in trees.common(controls).items():
-            if name not in learns:
-                # Stored once and never averaged: rounding would make it depend on r.
-                for key in self._keys:
-                    del every[f"{key}:{name}"]
-                every[f"{SHARED}:{name}"] = tensor
-        pins = {f"{key}:{name}" for key in self._keys[1:-1] for name in learns}
         # Scratch buffers for the forward pass: statistics during training are not used.
-        return {CURVE: State.split(every, self._curve.start.buffers, pins)}
+        return {
+            CURVE: State.split(self._curve.packed(learns), self._curve.start.buffers, self._curve.pin_names(learns))
+        }
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
@@ -184,13 +170,12 @@ class CurveObjective(Objective[C]):
             buffers = refresh_statistics(self._net, point, buffers, self._same_batches())
         return {CURVE: error_rate(self._net, State(point, buffers), batches)}
 
-    def result(self, states: States) -> C:
+    def result(self, states: States) -> Curve:
         """The curve with the trained pins, and statistics at r if the network needs them."""
-        controls, shared = self._controls(states[CURVE])
-        pins = [{**tree, **shared} for tree in controls[1:-1]]
+        controls, shared = self._curve.unpacked(states[CURVE].all_params)
         names = self._curve.start.params
-        trained = self._curve.with_pins([trees.clone({name: pin[name] for name in names}) for pin in pins])
-        return trained.with_statistics(self._net, self._r, self._same_batches())
+        pins = [trees.clone({name: {**pin, **shared}[name] for name in names}) for pin in controls[1:-1]]
+        return self._curve.with_pins(pins).with_statistics(self._net, self._r, self._same_batches())
 
     def _same_batches(self) -> Batches:
         """The training data at epoch 0: statistics must not depend on the loader's current epoch."""
@@ -198,68 +183,8 @@ class CurveObjective(Objective[C]):
         return self._train
 
     def _point(self, state: State, r: Position) -> Params:
-        controls, shared = self._controls(state)
+        controls, shared = self._curve.unpacked(state.all_params)
         return {**trees.combine(self._curve.weights(r), controls), **shared}
-
-    @property
-    def _keys(self) -> list[str]:
-        """Prefixes of the names in a state: "start", the numbers of the pins, "end"."""
-        return ["start", *(str(k) for k in range(len(self._curve.pins))), "end"]
-
-    def _controls(self, state: State) -> tuple[list[Params], Params]:
-        """Start, pins and end from a state, by the prefix of the names, and the tensors that all of them share."""
-        parts: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
-        for full_name, tensor in state.all_params.items():
-            key, name = full_name.split(":", 1)
-            parts[key][name] = tensor
-        return [parts[key] for key in self._keys], parts[SHARED]
-
-
-class MatchingObjective(Objective[T]):
-    """Train networks to match the predictions of frozen ones on mixed images; each frozen one runs once per batch.
-
-    Args:
-        bases: the frozen networks.
-        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off. With both, each batch uses one.
-    """
-
-    def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
-        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
-            if not alpha >= 0:
-                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
-        self.bases = bases
-        self._mixup, self._cutmix = mixup, cutmix
-        # By member: the loss in training, the loss of the same network in evaluation mode, and the network.
-        self._programs: dict[str, Program] = {}
-        self._measures: dict[str, Program] = {}
-        self._kinds: dict[str, tuple[nn.Module, object]] = {}
-
-    def _add(self, name: str, net: nn.Module, kind: object, loss: Callable[[nn.Module], Program]) -> None:
-        """Add a member; networks of one architecture, with losses of one kind, share a program, compiled once."""
-        twins = (key for key, (other, known) in self._kinds.items() if known == kind and same_architecture(other, net))
-        twin = next(twins, None)
-        for programs, training in ((self._programs, True), (self._measures, False)):
-            programs[name] = loss(frozen_copy(net, training=training)) if twin is None else programs[twin]
-        self._kinds[name] = net, kind
-
-    def draw(self, size: int, generator: torch.Generator) -> Draw:
-        return draw_mixing(size, self._mixup, self._cutmix, generator)
-
-    def program(self, member: str) -> Program:
-        return self._programs[member]
-
-    @torch.no_grad()
-    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The mean loss of each member on unmixed images."""
-        totals = dict.fromkeys(self._measures, 0.0)
-        seen = 0
-        for batch in batches:
-            prepared = self.prepare(batch, {})
-            for name, measure in self._measures.items():
-                totals[name] += float(measure(states[name], prepared[name])) * len(batch[1])
-            seen += len(batch[1])
-        return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
 
 class BridgeObjective(MatchingObjective[dict[str, Bridge]]):

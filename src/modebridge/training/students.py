@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
-from modebridge.batches import first_batch, flatten, take_rows
+from modebridge import seeds
+from modebridge.batches import first_batch, flatten, go_to_epoch, take_rows
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.matching import DistillationLoss, MixedBatches
+from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, fresh_weights
 from modebridge.nets import frozen_copy
 from modebridge.objectives import StudentObjective, StudentPlan, Teacher
@@ -19,7 +20,7 @@ from modebridge.training.checks import check_mixing, check_train, classes_of, st
 from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import refreshed, run_training
-from modebridge.types import Batches, Inputs
+from modebridge.types import Batch, Batches, Inputs
 
 __all__ = ["distill", "fit_students", "fresh_mode"]
 
@@ -153,3 +154,19 @@ def _check_teachers(net: nn.Module, teachers: Sequence[Teacher], images: Inputs,
                 f"Expected teachers with {classes} classes like the student, but one has {count}; use a student with "
                 "the same last layer."
             )
+
+
+class MixedBatches:
+    """Batches mixed as in training (see `draw_mixing`), with their own draws."""
+
+    def __init__(self, batches: Batches, mixup: float, cutmix: float, seed: int) -> None:
+        self._batches, self._mixup, self._cutmix, self._seed = batches, mixup, cutmix, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, if the batches have epochs."""
+        go_to_epoch(self._batches, epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = seeds.generator(self._seed, "mixed batches")
+        for images, labels in self._batches:
+            yield mixed(images, draw_mixing(len(labels), self._mixup, self._cutmix, generator)), labels
