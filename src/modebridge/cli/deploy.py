@@ -228,14 +228,15 @@ def serve(
     from modebridge.errors import ModebridgeError
 
     try:
-        from modebridge.deploy import serve as server
+        from modebridge.deploy.serve import ServeConfig
+        from modebridge.deploy.serve import serve as serve_file
     except ImportError as error:
         raise ModebridgeError(
             f"Expected Starlette and uvicorn for serving, but got '{error}'; pip install 'modebridge[serve]'."
         ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    server.serve(
+    serve_file(
         file,
-        server.ServeConfig(host, port, batch, wait_ms, max_mb),
+        ServeConfig(host, port, batch, wait_ms, max_mb),
         ready=lambda: say(f"Serving {file} at {address}/predict (also /health, /info); press Ctrl-C to stop."),
     )
