@@ -77,7 +77,7 @@ def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_verbs_that_need_no_weights(run: Path) -> None:
-    timed = ("--seconds", "0.01", "--batch", "1", "--ways", "eager", "--device", "cpu")
+    timed = ("--seconds", "0.01", "--batch", "1", "--backends", "eager", "--device", "cpu")
     lines = json.loads(invoke("bench", run, *timed, "--only", "DE-1,DE-1 + 1 bridge I", "--json"))
     assert lines
     rows = {row["name"]: row for row in json.loads(invoke("cost", run.parent / "my_recipe.py", "--json"))}

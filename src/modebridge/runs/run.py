@@ -214,6 +214,7 @@ class Run:
                 for file in self.folder.work.glob(f"{job.saved_as(self.setting.engine.way)}*"):
                     file.unlink()
         self.setting.engine.processes.wait()
+        self.trained += [f"{node.folder} {node.label}" for job in jobs for node in job.nodes if node.trained]
 
     def _keep(self, node: Node, made: ArtefactData, graph: Graph) -> None:
         inputs = {place: self.store.meta(place).get("bits") for place in graph.parents[node.place]}
@@ -222,8 +223,6 @@ class Run:
         bits = self.store.meta(node.place).get("bits")
         if bits is not None:  # None in the processes of a group that do not write
             self._tensors[node.place] = bits, {name: tensor.detach().cpu() for name, tensor in made.tensors.items()}
-        if node.trained:
-            self.trained.append(f"{node.folder} {node.label}")
 
     def _check_writable(self, node: Node) -> None:
         if self.folder is not None and self.folder.read_only:
