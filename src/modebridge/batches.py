@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -14,7 +13,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs, Params
 
 __all__ = [
-    "Checked",
     "Mapped",
     "check_batch",
     "check_images",
@@ -41,69 +39,29 @@ IMAGES = "images"
 T = TypeVar("T")
 
 
-class Checked:
-    """Batches that are checked as they are drawn: inputs must be finite, labels must be classes.
-
-    A dict that contains its labels becomes a pair. Tensors on a GPU are checked for type and shape only, because
-    reading their values would synchronize it.
+class Mapped:
+    """Batches that go through a function as they are drawn; `set_epoch` is passed on.
 
     Args:
-        batches: the batches to check; `set_epoch` is passed on.
-        what: the name used in errors, "train" or "valid".
-        classes: number of classes K.
-        least: smaller batches are skipped, with one warning: batch norm cannot learn from a single value.
-        needed: called for the first smaller batch, returns the number that is really needed.
+        batches: any loader.
+        function: makes a batch of what the loader yields, or returns None to skip it.
+        most: maximum number of images per pass; None for all.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        what: str,
-        classes: int,
-        least: int = 1,
-        needed: Callable[[], int] | None = None,
-    ) -> None:
-        self._batches = batches
-        self._what = what
-        self.classes = classes
-        self.least, self._needed = least, needed
-        self._warned = False
+    def __init__(self, batches: Batches, function: Callable[[Batch], Batch | None], most: int | None = None) -> None:
+        self._batches, self._function, self._most = batches, function, most
 
     def __iter__(self) -> Iterator[Batch]:
-        for item in self._batches:
-            inputs, labels = check_batch(item, self._what)
-            if labels.device.type == "cpu":
-                check_labels(labels, self.classes, self._what)
-            if self.is_enough(len(labels)):
-                yield inputs, labels
-            elif not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"A batch of {len(labels)} image{'s' if len(labels) > 1 else ''} in {self._what} is skipped: batch "
-                    f"norm needs at least {self.least} images per batch. Change the batch size or set drop_last=True "
-                    "to avoid this.",
-                    stacklevel=2,
-                )
-
-    def is_enough(self, count: int) -> bool:
-        """Whether a batch of `count` images is not skipped."""
-        if count < self.least and self._needed is not None:
-            self.least, self._needed = self._needed(), None
-        return count >= self.least
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, if the batches have epochs."""
-        go_to_epoch(self._batches, epoch)
-
-
-class Mapped:
-    """Batches that go through a function as they are drawn; `set_epoch` is passed on."""
-
-    def __init__(self, batches: Batches, function: Callable[[Batch], Batch]) -> None:
-        self._batches, self._function = batches, function
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._function, self._batches)
+        left = self._most
+        for batch in map(self._function, self._batches):
+            if batch is None:
+                continue
+            if left is not None:
+                batch = rows_of(batch, slice(0, left))
+                left -= len(batch[1])
+            yield batch
+            if left == 0:
+                return
 
     def set_epoch(self, epoch: int) -> None:
         go_to_epoch(self._batches, epoch)
@@ -170,9 +128,7 @@ def inputs_of(example: object, what: str) -> Inputs:
     if isinstance(example, tuple | list) and len(example) == 2 and isinstance(example[0], Tensor | Mapping):
         example = check_batch(example, what)[0]
     if isinstance(example, Mapping):
-        labels = next((name for name in LABELS if name in example), None)
-        pairs = [(str(name), value) for name, value in example.items() if name != labels]
-        example = {name: value for name, value in pairs if isinstance(value, Tensor)}
+        example = _tensors_in({name: value for name, value in example.items() if name != _label_key(example)})
     if not isinstance(example, Tensor | Mapping):
         raise ModebridgeError(
             f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
@@ -184,6 +140,14 @@ def inputs_of(example: object, what: str) -> Inputs:
             f"Expected {what} to hold at least one image, but got none; pass a batch of one, or a dict of batches."
         )
     return example
+
+
+def _label_key(item: Mapping[str, object]) -> str | None:
+    return next((name for name in LABELS if name in item), None)
+
+
+def _tensors_in(item: Mapping[str, object]) -> dict[str, Tensor]:
+    return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
 
 
 def shapes_of(inputs: Inputs) -> str:
@@ -216,7 +180,13 @@ def check_batch(item: object, what: str) -> Batch:
     of the network. Values that are not tensors are dropped.
     """
     if isinstance(item, Mapping):
-        item = _pair(item, what)
+        key = _label_key(item)
+        if key is None:
+            raise ModebridgeError(
+                f"Expected the dicts of {what} to hold labels under one of {', '.join(LABELS)}, but got "
+                f"{', '.join(map(str, item)) or 'nothing'}; rename them, or yield pairs."
+            )
+        item = ({name: value for name, value in item.items() if name != key}, item[key])
     if not (isinstance(item, tuple | list) and len(item) == 2):
         raise ModebridgeError(
             f"Expected {what} to yield (images, labels) or a dict with labels, but got {type(item).__name__}; "
@@ -224,7 +194,7 @@ def check_batch(item: object, what: str) -> Batch:
         )
     inputs, labels = item
     if isinstance(inputs, Mapping):
-        inputs = {str(name): tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+        inputs = _tensors_in(inputs)
     elif not isinstance(inputs, Tensor):
         raise ModebridgeError(
             f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; "
@@ -251,16 +221,6 @@ def check_images(item: object, what: str) -> tuple[Tensor, Tensor]:
             "wrap the network in a module with one input."
         )
     return images, labels
-
-
-def _pair(item: Mapping[str, object], what: str) -> tuple[object, object]:
-    key = next((name for name in LABELS if name in item), None)
-    if key is None:
-        raise ModebridgeError(
-            f"Expected the dicts of {what} to hold labels under one of {', '.join(LABELS)}, but got "
-            f"{', '.join(map(str, item)) or 'nothing'}; rename them, or yield pairs."
-        )
-    return {name: value for name, value in item.items() if name != key}, item[key]
 
 
 def check_type(tensor: Tensor, name: str, what: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,6 @@ def corrupt(
         seed: seed of the noise.
         span: the values of black and white, for float images.
 
-    Returns:
-        Images of the same shape and type.
-
     >>> corrupt(torch.tensor([[[[0.0, 1.0]]]]), "contrast", 2)
     tensor([[[[0.2500, 0.7500]]]])
     """
@@ -127,28 +125,13 @@ def _noise(images: Tensor, value: float, span: Span, numbers: Sequence[int], see
     return (images + value * (high - low) * torch.stack(drawn).to(images.device)).clamp(low, high)
 
 
-def _blur(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Convolve with a Gaussian of standard deviation sigma pixels, cut off at 4 sigma, with borders repeated."""
-    return _along_sides(images, lambda side: _gaussian(side, value))
-
-
-def _contrast(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+def _contrast(images: Tensor, value: float, *_: object) -> Tensor:
     """Shrink towards the mean m of each channel of the image, m + c (x - m): its variance is multiplied by c^2."""
     mean = images.mean(dim=(2, 3), keepdim=True)
     return mean + value * (images - mean)
 
 
-def _pixelate(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Scale each side of n pixels down to int(c n) by box means, and up again by repetition, like Pillow's BOX."""
-
-    def down_and_up(side: int) -> Tensor:
-        small = max(1, int(value * side + 1e-9))  # 6 / 7 * 7 is 6
-        return _box(side, small) @ _box(small, side)
-
-    return _along_sides(images, down_and_up)
-
-
-def _jpeg(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+def _jpeg(images: Tensor, value: float, span: Span, *_: object) -> Tensor:
     """Quantise to eight bits over the span, then save and load with Pillow: grey images as grey, others with 4:2:0."""
     try:
         from PIL import Image
@@ -169,30 +152,29 @@ def _jpeg(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed
     return low + torch.stack(decoded).to(images) / 255 * (high - low)
 
 
-CORRUPTIONS: dict[str, Callable[[Tensor, float, Span, Sequence[int], int], Tensor]] = {
-    "noise": _noise,
-    "blur": _blur,
-    "contrast": _contrast,
-    "pixelate": _pixelate,
-    "jpeg": _jpeg,
-}
-"""Corruptions by name: functions of float64 images, the parameter, the span, the images' numbers and the seed."""
-
-
-def _along_sides(images: Tensor, matrix: Callable[[int], Tensor]) -> Tensor:
+def _along_sides(matrix: Callable[[int, float], Tensor], images: Tensor, value: float, *_: object) -> Tensor:
     """R x C^T: a linear map along the rows and one along the columns of each image."""
-    rows, columns = (matrix(side).to(images) for side in images.shape[2:])
+    rows, columns = (matrix(side, value).to(images) for side in images.shape[2:])
     return rows @ images @ columns.T
 
 
 def _gaussian(side: int, sigma: float) -> Tensor:
-    """(side, side): row i holds the weights of all pixels in the blurred pixel i."""
+    """A Gaussian of standard deviation sigma pixels, cut off at 4 sigma, with borders repeated.
+
+    (side, side): row i holds the weights of all pixels in the blurred pixel i.
+    """
     radius = int(4 * sigma + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     weights = (-(offsets.double() / sigma).square() / 2).exp()
     reads = (torch.arange(side)[:, None] + offsets).clamp(0, side - 1)
     matrix = torch.zeros(side, side, dtype=torch.float64)
     return matrix.scatter_add_(1, reads, (weights / weights.sum()).expand(side, -1))
+
+
+def _coarse(side: int, share: float) -> Tensor:
+    """Scale a side of n pixels down to int(c n) by box means, and up again by repetition, like Pillow's BOX."""
+    small = max(1, int(share * side + 1e-9))  # 6 / 7 * 7 is 6
+    return _box(side, small) @ _box(small, side)
 
 
 def _box(to: int, side: int) -> Tensor:
@@ -204,26 +186,35 @@ def _box(to: int, side: int) -> Tensor:
     return inside / inside.sum(dim=1, keepdim=True)
 
 
-_GLYPHS = {
-    "A": "01110 10001 10001 11111 10001 10001 10001",
-    "C": "01110 10001 10000 10000 10000 10001 01110",
-    "E": "11111 10000 10000 11110 10000 10000 11111",
-    "F": "11111 10000 10000 11110 10000 10000 10000",
-    "H": "10001 10001 10001 11111 10001 10001 10001",
-    "J": "00111 00010 00010 00010 00010 10010 01100",
-    "K": "10001 10010 10100 11000 10100 10010 10001",
-    "L": "10000 10000 10000 10000 10000 10000 11111",
-    "M": "10001 11011 10101 10101 10001 10001 10001",
-    "N": "10001 11001 10101 10101 10011 10001 10001",
-    "P": "11110 10001 10001 11110 10000 10000 10000",
-    "R": "11110 10001 10001 11110 10100 10010 10001",
-    "T": "11111 00100 00100 00100 00100 00100 00100",
-    "U": "10001 10001 10001 10001 10001 10001 01110",
-    "V": "10001 10001 10001 10001 10001 01010 00100",
-    "W": "10001 10001 10001 10101 10101 11011 10001",
-    "X": "10001 10001 01010 00100 01010 10001 10001",
-    "Y": "10001 10001 01010 00100 00100 00100 00100",
+CORRUPTIONS: dict[str, Callable[[Tensor, float, Span, Sequence[int], int], Tensor]] = {
+    "noise": _noise,
+    "blur": partial(_along_sides, _gaussian),
+    "contrast": _contrast,
+    "pixelate": partial(_along_sides, _coarse),
+    "jpeg": _jpeg,
 }
+"""Corruptions by name: functions of float64 images, the parameter, the span, the images' numbers and the seed."""
+
+_GLYPHS = (
+    "01110 10001 10001 11111 10001 10001 10001",  # A
+    "01110 10001 10000 10000 10000 10001 01110",  # C
+    "11111 10000 10000 11110 10000 10000 11111",  # E
+    "11111 10000 10000 11110 10000 10000 10000",  # F
+    "10001 10001 10001 11111 10001 10001 10001",  # H
+    "00111 00010 00010 00010 00010 10010 01100",  # J
+    "10001 10010 10100 11000 10100 10010 10001",  # K
+    "10000 10000 10000 10000 10000 10000 11111",  # L
+    "10001 11011 10101 10101 10001 10001 10001",  # M
+    "10001 11001 10101 10101 10011 10001 10001",  # N
+    "11110 10001 10001 11110 10000 10000 10000",  # P
+    "11110 10001 10001 11110 10100 10010 10001",  # R
+    "11111 00100 00100 00100 00100 00100 00100",  # T
+    "10001 10001 10001 10001 10001 10001 01110",  # U
+    "10001 10001 10001 10001 10001 01010 00100",  # V
+    "10001 10001 10001 10101 10101 11011 10001",  # W
+    "10001 10001 01010 00100 01010 10001 10001",  # X
+    "10001 10001 01010 00100 00100 00100 00100",  # Y
+)
 """Capital letters of 5 x 7 dots, without those that can be mistaken for digits (B, D, G, I, O, Q, S, Z)."""
 
 
@@ -232,8 +223,7 @@ def letters(count: int, seed: int = 0) -> Tensor:
 
     Each is one of 18 dot-matrix letters with random position and brightness, slightly blurred.
     """
-    dots = {name: [[int(dot) for dot in row] for row in rows.split()] for name, rows in _GLYPHS.items()}
-    glyphs = torch.tensor(list(dots.values()), dtype=torch.float32)
+    glyphs = torch.tensor([[[float(dot) for dot in row] for row in rows.split()] for rows in _GLYPHS])
     generator = seeds.generator(seed, "letters")
     which = torch.randint(len(glyphs), (count,), generator=generator).tolist()
     down, right = (torch.randint(n, (count,), generator=generator).tolist() for n in (2, 4))
@@ -245,17 +235,10 @@ def letters(count: int, seed: int = 0) -> Tensor:
 
 
 def scrambled(images: Tensor, numbers: Sequence[int], seed: int = 0) -> Tensor:
-    """Images (N, C, H, W) with the pixels of each in its own random order: same values, but no visible structure.
-
-    Args:
-        images: images of the data set itself.
-        numbers: the numbers of the images, which determine their orders.
-        seed: seed of the orders.
-    """
-    pixels = images.shape[2] * images.shape[3]
-    orders = [torch.randperm(pixels, generator=seeds.generator(seed, "scrambled", int(n))) for n in numbers]
+    """Images (N, C, H, W) with the pixels of each in its own random order, determined by its number."""
     flat = images.flatten(2)
-    return torch.stack([flat[k][:, order] for k, order in enumerate(orders)]).reshape(images.shape)
+    orders = [torch.randperm(flat.shape[2], generator=seeds.generator(seed, "scrambled", int(n))) for n in numbers]
+    return torch.stack([image[:, order] for image, order in zip(flat, orders, strict=True)]).reshape(images.shape)
 
 
 def read_svhn(folder: Path | str) -> Tensor:
@@ -276,11 +259,7 @@ def read_svhn(folder: Path | str) -> Tensor:
 
 
 def fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
-    """Images as floats in [0, 1] of another shape: channels repeated or averaged to grey, resized bilinearly.
-
-    Args:
-        images: (N, 1 or 3, h, w), uint8 or floats in [0, 1].
-        shape: (C, H, W) with 1 or 3 channels.
+    """Images (N, C, H, W) as floats in [0, 1] of another shape: repeated or averaged to grey, resized bilinearly.
 
     >>> fitted(torch.full((2, 1, 8, 8), 255, dtype=torch.uint8), (3, 32, 32)).shape
     torch.Size([2, 3, 32, 32])

@@ -71,8 +71,7 @@ class ImageSet:
 
     def pick(self, numbers: Tensor) -> ImageSet:
         """The images with the given numbers, in their order."""
-        where = numbers.to(self.labels.device)
-        return ImageSet(self.images[where], self.labels[where], self.classes)
+        return ImageSet(self.images[numbers], self.labels[numbers], self.classes)
 
     def shuffled(self, seed: int) -> ImageSet:
         """The same images in a fixed random order, for sets that are stored by class."""
@@ -133,12 +132,7 @@ def _check_counts(images: int, labels: int) -> None:
 
 
 def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> ImageFiles:
-    """The images below FOLDER/CLASS/, classes and files in alphabetical order (as in torchvision's ImageFolder).
-
-    Args:
-        folder: contains one folder per class.
-        classes: the class names in order; None uses all folders.
-    """
+    """Images below FOLDER/CLASS/, classes (all, or those named) and files sorted, like torchvision's ImageFolder."""
     where = Path(folder)
     names = list(classes) if classes is not None else class_folders(where)
     paths: list[str] = []
@@ -209,13 +203,8 @@ def centre_crop(image: Picture, size: int, resize: int) -> Picture:
 def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
     """All images in memory, as uint8 (N, 3, H, W).
 
-    They are decoded on all cores and kept in the user's cache directory (`files.caches`). Files with other
-    names, sizes or dates get another entry.
-
-    Args:
-        files: the images.
-        size: side in pixels: the shorter side of each image is scaled to it, and the centre is cropped; 0 if all images
-            already have the same size.
+    They are decoded on all cores and kept in the cache folder. Files with other names, sizes or dates get another
+    entry. The shorter side is scaled to `size` pixels, and the centre is cropped; 0 if all have the same size already.
     """
     entry = _entry(files, size) if len(files) >= MANY else None
     if entry is not None:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from modebridge import trees
-from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, take_rows
+from modebridge.batches import Mapped, check_batch, first_batch, flatten, map_inputs, take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["LoaderSet", "PlacedLoader"]
+__all__ = ["LoaderSet"]
 
 
 class LoaderSet:
@@ -35,25 +35,21 @@ class LoaderSet:
                 f"got {type(loader).__name__}; return one of these."
             )
         self.loader = loader
-        self._what = what
-        batches = loader if isinstance(loader, Iterator) else PlacedLoader(self, torch.device("cpu"))
+        self.what = what
+        batches = loader if isinstance(loader, Iterator) else self.on(torch.device("cpu"))
         first = first_batch(batches, what)
         self.few: Inputs = take_rows(first[0], slice(0, 2))
         """Two inputs, to find shapes."""
         hashes: list[str] = []
         labels: list[Tensor] = []
-        for inputs, known in batches:
-            hashes.append(trees.fingerprint({**flatten(inputs), "labels": known}))
-            if (
-                ordered
-                and len(hashes) == 1
-                and hashes[0] != trees.fingerprint({**flatten(first[0]), "labels": first[1]})
-            ):
+        for batch in batches:
+            hashes.append(_hash(batch))
+            if ordered and len(hashes) == 1 and hashes[0] != _hash(first):
                 raise ModebridgeError(
                     f"Expected {what} to yield the same batches every time, but the first one changed; build its "
                     "loader with shuffle=False and without random augmentation."
                 )
-            labels.append(known)
+            labels.append(batch[1])
         self.batches = len(labels)
         self.labels = torch.cat(labels)
         self.classes = int(self.labels.max()) + 1 if len(self.labels) else 0
@@ -75,44 +71,33 @@ class LoaderSet:
         return [str(name) for name in names]
 
     def on(self, device: torch.device, most: int | None = None) -> PlacedLoader:
-        """Its batches on a device; only the first `most` images if given."""
+        """Its batches on a device, checked, with bytes as floats in [0, 1]; only the first `most` images if given."""
         return PlacedLoader(self, device, most)
 
 
-class PlacedLoader:
-    """The batches of a user's loader, checked, with bytes as floats in [0, 1], on the device where they are used."""
+class PlacedLoader(Mapped):
+    """The batches of a user's loader, whose number is known."""
 
-    def __init__(self, data: LoaderSet, device: torch.device, most: int | None = None) -> None:
-        self._data = data
-        self._device = device
-        self._most = most
-        self._loader = data.loader
-        if isinstance(self._loader, DataLoader) and self._loader.persistent_workers:
+    def __init__(self, data: LoaderSet, device: torch.device, most: int | None) -> None:
+        loader = data.loader
+        if isinstance(loader, DataLoader) and loader.persistent_workers:
             # Such a loader has one iterator, which two networks trained in parallel would share.
-            separate = copy.copy(self._loader)
-            separate._iterator = None
-            self._loader = separate
+            loader = copy.copy(loader)
+            loader._iterator = None
+        super().__init__(loader, self._prepared, most)
+        self._data, self._device = data, device
 
     def __len__(self) -> int:
         return self._data.batches
 
-    def set_epoch(self, epoch: int) -> None:
-        go_to_epoch(self._loader, epoch)
-
-    def __iter__(self) -> Iterator[Batch]:
-        left = self._most
-        for item in self._loader:
-            first = item[0] if isinstance(item, tuple | list) and len(item) == 2 else None
-            if isinstance(first, Tensor) and first.dtype == torch.uint8:
-                item = (first.float() / 255, item[1])
-            inputs, labels = check_batch(item, self._data._what)
-            if left is not None:
-                inputs, labels = take_rows(inputs, slice(0, left)), labels[:left]
-                left -= len(labels)
-            yield map_inputs(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
-            if left == 0:
-                return
+    def _prepared(self, item: object) -> Batch:
+        if isinstance(item, tuple | list) and len(item) == 2:
+            inputs, labels = item
+            if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8:
+                item = (inputs.float() / 255, labels)
+        inputs, labels = check_batch(item, self._data.what)
+        return map_inputs(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
 
 
-def _hash(inputs: Inputs, labels: Tensor) -> str:
-    return trees.fingerprint({**flatten(inputs), "labels": labels})
+def _hash(batch: Batch) -> str:
+    return trees.fingerprint({**flatten(batch[0]), "labels": batch[1]})

@@ -7,7 +7,6 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -45,23 +44,12 @@ as scikit-learn ships them.
 
 @dataclass(frozen=True)
 class Splits:
-    """The three parts of a data set: for training, for selection and calibration, and for reporting.
-
-    Args:
-        train: training images.
-        valid: images for selection and calibration.
-        test: images for reporting.
-        class_names: names of the classes; empty if unknown.
-    """
+    """The parts of a data set: for training, for selection and calibration, and for reporting; perhaps class names."""
 
     train: Images
     valid: Images
     test: Images
     class_names: tuple[str, ...] = ()
-
-
-def _cifar(folder: Path, classes: int) -> Splits:
-    return _last_tenth_for_validation(*read_cifar(folder, classes))
 
 
 def _tin200(folder: Path) -> Splits:
@@ -89,8 +77,8 @@ def _in1k(folder: Path) -> Splits:
 
 
 SETS: dict[str, Callable[[Path], Splits]] = {
-    "cifar10": partial(_cifar, classes=10),
-    "cifar100": partial(_cifar, classes=100),
+    "cifar10": lambda folder: _last_tenth_for_validation(*read_cifar(folder, 10)),
+    "cifar100": lambda folder: _last_tenth_for_validation(*read_cifar(folder, 100)),
     "tin200": _tin200,
     "in1k": _in1k,
 }
@@ -98,12 +86,7 @@ SETS: dict[str, Callable[[Path], Splits]] = {
 
 
 def load_set(name: str, folder: Path | str) -> Splits:
-    """A data set by name, split into three parts.
-
-    Args:
-        name: "cifar10", "cifar100", "tin200" or "in1k".
-        folder: the folder with its official files.
-    """
+    """A data set of `SETS` by name, from the folder with its official files, split into three parts."""
     if name not in SETS:
         raise ModebridgeError(f"Expected a known data set, but got '{name}'; {near(name, SETS)}")
     return SETS[name](Path(folder))
@@ -128,13 +111,9 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
 
 
 def load_folder(folder: Path, size: int) -> Splits:
-    """Images in FOLDER/train/CLASS/, FOLDER/valid/CLASS/ (or val) and FOLDER/test/CLASS/.
+    """Images in FOLDER/train/CLASS/, FOLDER/valid/CLASS/ (or val) and FOLDER/test/CLASS/, scaled to `size` pixels.
 
     Missing splits are cut from train. All are in a fixed random order, so that any part of them has all classes.
-
-    Args:
-        folder: the folder that contains train.
-        size: side in pixels to which images are scaled.
     """
     train = find_images(folder / "train")
     classes = class_folders(folder / "train")
@@ -174,12 +153,8 @@ def load_digits() -> ImageSet:
 def noisy_digits(noise: float, seed: int = 0) -> ImageSet:
     """The digits with fixed pixel noise, in a fixed random order.
 
-    Clean digits are too easy: a few confident errors determine the NLL. The noise is part of the data set, the same in
-    every epoch and run.
-
-    Args:
-        noise: standard deviation, relative to that of the images.
-        seed: seed of noise and order.
+    Clean digits are too easy: a few confident errors determine the NLL. The noise, whose standard deviation is relative
+    to that of the images, is part of the data set, the same in every epoch and run.
     """
     clean = load_digits()
     draw = torch.randn(clean.images.shape, generator=seeds.generator(seed, "digits", "noise"))
@@ -206,8 +181,7 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
 
 _PIXELS = 3 * 32 * 32
 _FOLDERS = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: ("cifar-100-binary", "cifar-100-python")}
-_TRAIN = {10: [f"data_batch_{k}" for k in range(1, 6)], 100: ["train"]}
-_TEST = {10: ["test_batch"], 100: ["test"]}
+_NAMES = {10: [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], 100: ["train", "test"]}
 _COUNTS = (50_000, 10_000)
 _MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -227,18 +201,17 @@ Part = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSet]:
     """The training and test images as uint8 (N, 3, 32, 32), in their stored order, which is already shuffled.
 
-    Args:
-        folder: the folder with the official files, binary or python, or with the folder that their archive unpacks to.
-        classes: 10 or 100; for 100 the fine labels are used.
+    The folder holds the official files, binary or python, or the folder that their archive unpacks to. There are 10
+    classes, or 100: the fine labels.
     """
     if classes not in _FOLDERS:
         raise ModebridgeError(f"Expected CIFAR to have 10 or 100 classes, but got {classes}; choose one of the two.")
-    last = _TEST[classes][0]
+    *first, last = _NAMES[classes]
     for where in (Path(folder), *(Path(folder) / inner for inner in _FOLDERS[classes])):
         for ending in (".bin", ""):
             if (where / f"{last}{ending}").is_file():
-                train = _cifar_set(where, _TRAIN[classes], ending, classes, _COUNTS[0])
-                return train, _cifar_set(where, _TEST[classes], ending, classes, _COUNTS[1])
+                train = _cifar_set(where, first, ending, classes, _COUNTS[0])
+                return train, _cifar_set(where, [last], ending, classes, _COUNTS[1])
     raise ModebridgeError(
         f"Expected CIFAR-{classes} in '{folder}', but got neither '{last}.bin' nor '{last}'; "
         f"pass the folder that contains {' or '.join(_FOLDERS[classes])}."

@@ -111,15 +111,7 @@ class Loader(_Epochs):
 
 
 def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor, pad: int) -> Tensor:
-    """Zero-pad, crop to the original size at given positions, and mirror some of the images.
-
-    Args:
-        images: (B, C, H, W).
-        down: (B,), number of padded rows above the crop, 0 to 2 * pad.
-        across: (B,), the same for columns.
-        mirrored: (B,) booleans.
-        pad: pixels on each side.
-    """
+    """Zero-pad each side, crop to the original size `down` rows (0 to 2 * pad) and `across` columns on, mirror some."""
     count, channels, height, width = images.shape
     rows = down.view(-1, 1) + torch.arange(height, device=images.device)
     columns = torch.arange(width, device=images.device).expand(count, width)
@@ -166,7 +158,7 @@ class Stream(_Epochs):
         self._tickets: list[list[Ticket]] = []
         self._loader: DataLoader[tuple[Tensor, int]] = DataLoader(
             _Decoded(files, size, None if train else resize),
-            batch_sampler=_Batches(self),
+            batch_sampler=self._tickets,  # read by the loader in this process
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self._device.type == "cuda",
@@ -177,20 +169,10 @@ class Stream(_Epochs):
         order, generator = self._begin()
         chances = torch.randint(2**62, (len(self.files),), generator=generator)
         tickets = list(zip(order.tolist(), chances.tolist(), strict=True))
-        self._tickets = [tickets[now] for now in self._slices()]
+        self._tickets[:] = [tickets[now] for now in self._slices()]
         for images, labels in self._loader:
             images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
             yield images.float() / 255, labels
-
-
-class _Batches:
-    """The tickets of each batch of the next epoch; read by the loader in this process."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[list[Ticket]]:
-        return iter(self._stream._tickets)
 
 
 class _Decoded(Dataset[tuple[Tensor, int]]):

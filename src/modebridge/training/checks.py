@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge import seeds
-from modebridge.batches import Checked, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
+from modebridge.batches import Mapped, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
 from modebridge.bridges import Bridge
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.matching import image_size
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
@@ -23,6 +24,7 @@ from modebridge.training.engine import Engine
 from modebridge.types import Batch, Batches, Inputs
 
 __all__ = [
+    "Checked",
     "check_batches",
     "check_mixing",
     "check_pairing",
@@ -37,6 +39,44 @@ __all__ = [
 
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
+
+
+class Checked(Mapped):
+    """Batches that are checked as they are drawn: inputs must be finite, labels must be classes.
+
+    Tensors on a GPU are checked for type and shape only, because reading their values would synchronize it. Batches
+    smaller than `least` are skipped, with one warning: batch norm cannot learn from a single value. `needed` is called
+    for the first of them, and returns the number that is really needed.
+    """
+
+    def __init__(
+        self, batches: Batches, what: str, classes: int, least: int = 1, needed: Callable[[], int] | None = None
+    ) -> None:
+        super().__init__(batches, self._check)
+        self._what, self.classes = what, classes
+        self.least, self._needed = least, needed
+        self._warned = False
+
+    def _check(self, item: object) -> Batch | None:
+        inputs, labels = check_batch(item, self._what)
+        if labels.device.type == "cpu":
+            check_labels(labels, self.classes, self._what)
+        if self.is_enough(len(labels)):
+            return inputs, labels
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"A batch of {plural(len(labels), 'image')} in {self._what} is skipped: batch norm needs at least "
+                f"{self.least} images per batch. Change the batch size or set drop_last=True to avoid this.",
+                stacklevel=2,
+            )
+        return None
+
+    def is_enough(self, count: int) -> bool:
+        """Whether a batch of `count` images is not skipped."""
+        if count < self.least and self._needed is not None:
+            self.least, self._needed = self._needed(), None
+        return count >= self.least
 
 
 def check_batches(

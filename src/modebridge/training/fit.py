@@ -13,13 +13,14 @@ from torch import nn
 
 from modebridge import seeds, trees
 from modebridge.baselines import Baseline
-from modebridge.batches import Checked, go_to_epoch
+from modebridge.batches import go_to_epoch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checks import (
+    Checked,
     check_pairing,
     check_train,
     held_out,
