@@ -83,9 +83,12 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
             ) from error
         ready()
         # uvicorn stops gently on both signals, and then raises them again for the handlers from before.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        uvicorn.Server(settings).run(sockets=[listener])
+        before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            uvicorn.Server(settings).run(sockets=[listener])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> Starlette:
@@ -122,8 +125,7 @@ class _Server:
         task.cancel()
 
     async def predict(self, request: Request) -> Response:
-        if self.requests >= self.config.max_requests:
-            most = self.config.max_requests
+        if self.requests >= (most := self.config.max_requests):
             raise HTTPException(429, f"Expected at most {most} requests at a time, but got more; try again later.")
         self.requests += 1
         loop = asyncio.get_running_loop()
@@ -136,8 +138,7 @@ class _Server:
             fields, size = await future
             return JSONResponse(fields, headers={"x-batch-size": str(size)})
         except (TimeoutError, ClientDisconnect):
-            limit = self.config.read_seconds
-            raise HTTPException(408, f"Expected a whole request within {limit:g} s; send it again.") from None
+            raise HTTPException(408, "Expected a whole request in time, but got a part; send it again.") from None
         except ModebridgeError as error:
             raise HTTPException(413 if isinstance(error, TooManyPixelsError) else 400, str(error)) from error
         finally:
