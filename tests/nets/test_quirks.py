@@ -29,7 +29,7 @@ def trained(dtype, order):
     net = net.to(dtype).to(memory_format=order)
     images = torch.rand(64, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
     train = Loader(ImageSet(images, torch.arange(64) % 3, 3), 16, shuffle=True, seed=0)
-    mode = fit_mode(net, train, config=mb.TrainConfig(epochs=10, lr=0.05, warmup=1, keep="last"))
+    mode = mb.fit_modes([net], [train], config=mb.TrainConfig(epochs=10, lr=0.05, warmup=1, keep="last"))[0]
     return torch.cat([tensor.double().flatten() for tensor in mode.params.values()])
 
 exact = trained(torch.float64, torch.contiguous_format)
