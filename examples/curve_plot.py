@@ -13,7 +13,6 @@ import matplotlib
 import torch
 
 import modebridge as mb
-from modebridge.curves import BezierCurve
 from modebridge.data import Loader, noisy_digits
 from modebridge.nets import resnet
 from modebridge.scoring import barrier, curve_profile
@@ -41,8 +40,8 @@ def main() -> None:
     print(aligned)
     curve = mb.fit_curve(net, a, b, train, config=mb.TrainConfig(epochs=arguments.epochs, lr=0.05))
     lines = {
-        "straight line": BezierCurve.line(a, b),
-        "straight line, aligned": BezierCurve.line(a, aligned.mode),
+        "straight line": mb.Curve.line(a, b),
+        "straight line, aligned": mb.Curve.line(a, aligned.mode),
         "trained curve": curve,
     }
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
@@ -66,7 +65,7 @@ def mode(build, train, file: str | None, seed: int) -> mb.Mode:
     if file:
         return mb.load_checkpoint(build(), file)
     torch.manual_seed(seed)
-    return mb.fit_mode(build(), train, config=mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
+    return mb.fit_modes([build()], [train], mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))[0]
 
 
 def digits() -> tuple[Loader, Loader]:

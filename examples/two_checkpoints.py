@@ -63,11 +63,11 @@ def main() -> None:
 
 
 def make_checkpoints(train: Loader) -> list[Path]:
-    """Train two networks from different initialisations and save them, to stand in for your checkpoints."""
+    """Train two networks from different initializations and save them, to stand in for your checkpoints."""
     folder = Path(tempfile.mkdtemp())
     for seed in (0, 1):
         torch.manual_seed(seed)
-        mode = mb.fit_mode(Net(), train, config=mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
+        (mode,) = mb.fit_modes([Net()], [train], mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
         torch.save({"epoch": 20, "state_dict": mode.state}, folder / f"network-{seed}.pt")
     return sorted(folder.glob("*.pt"))
 

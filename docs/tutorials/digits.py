@@ -12,7 +12,7 @@
 # ```
 #
 # To run it cell by cell, open `notebooks/digits.ipynb` in Jupyter or VS Code. `make demo` does more with one command:
-# [the demo](../demo.md).
+# four networks, three curves, six bridges and a report ([runs](../runs.md)).
 #
 # ## The data
 #
@@ -47,10 +47,8 @@ plt.show()
 # %%
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
-modes = [
-    mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config)
-    for seed in (0, 1)
-]
+nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1)]
+modes = mb.fit_modes(nets, [train, train], config)
 print(*modes, sep="\n")
 
 # %% [markdown]
@@ -147,9 +145,8 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# This is one seed and a test set of 900 images, so expect other numbers with other seeds:
-# [the demo over eight seeds](../demo.md) shows the spread, and [the results](../results.md) have CIFAR-10 and Tiny
-# ImageNet.
+# This is one seed and a test set of 900 images, so expect other numbers with other seeds: [frontier](../frontier.md)
+# has eight of them, and [the results](../results.md) have CIFAR-10 and Tiny ImageNet.
 #
 # ## Next
 #

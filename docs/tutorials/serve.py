@@ -20,10 +20,8 @@ test = Loader(digits.part(897, 1797), 300)
 
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=15, weight_decay=1e-3, warmup=3)
-modes = [
-    mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config)
-    for seed in (0, 1, 2)
-]
+nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1, 2)]
+modes = mb.fit_modes(nets, [train] * 3, config)
 
 # %% [markdown]
 # ## Distill them into one
@@ -68,7 +66,7 @@ for name, ensemble in ensembles.items():
 
 # %% [markdown]
 # A bridge beside a student does not always pay: on digits the student alone is often better
-# ([methods](../methods.md) has both, over three seeds). So the validation images decide, not the test images above.
+# ([frontier](../frontier.md#what-did-not-work)). So the validation images decide, not the test images above.
 
 # %%
 candidates = ("student", "student + bridge")
@@ -167,6 +165,5 @@ print(f"stopped with exit code {server.wait()}")
 # %% [markdown]
 # ## Next
 #
-# - [Deployment](../deploy.md): elastic files that run the bridges only where they are needed, eight bits, limits of the
-#   server, measured times.
+# - [Deployment](../deploy.md): cascades in one file, limits of the server, measured times.
 # - [Cascades](../concepts/cascades.md): a second network for the images that the first is unsure of.
