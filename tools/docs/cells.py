@@ -1,7 +1,7 @@
 """Tutorials as cells: from the Python files in docs/tutorials to notebooks, and from executed notebooks to pages.
 
 The files are in the percent format that Jupytext and editors know: `# %%` starts a cell of code, `# %% [markdown]` one
-of text, `# %% language="bash"` one of commands, and `# %% alt="..."` describes the picture that a cell draws.
+of text, and `# %% alt="..."` describes the picture that a cell draws.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ __all__ = ["NOTEBOOKS", "TUTORIALS", "Cell", "as_notebook", "as_page", "kept_out
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").glob("*.py"))}
-NOTEBOOKS = {name: ROOT / "notebooks" / f"{name}.ipynb" for name in ("digits", "checkpoints", "serve")}
-"""Tutorials that are notebooks too; the cluster's commands are for a terminal."""
+NOTEBOOKS = {name: ROOT / "notebooks" / f"{name}.ipynb" for name in TUTORIALS}
 
 INK = "#010203"
 """The color of text and axes in figures; on the site it becomes the color of the page."""
 
-HEAD = re.compile(r'^# %%(?: \[(?P<kind>markdown)\])?(?: language="(?P<language>bash)")?(?: alt="(?P<alt>[^"]+)")?\s*$')
+HEAD = re.compile(r'^# %%(?: \[(?P<kind>markdown)\])?(?: alt="(?P<alt>[^"]+)")?\s*$')
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -31,12 +30,12 @@ class Cell:
     """One cell.
 
     Args:
-        kind: text, code or shell commands.
+        kind: text or code.
         source: without comment marks.
         alt: what its picture shows, in words.
     """
 
-    kind: Literal["markdown", "python", "bash"]
+    kind: Literal["markdown", "python"]
     source: str
     alt: str = ""
 
@@ -53,10 +52,9 @@ def parse(text: str) -> list[Cell]:
         match = HEAD.match(head)
         if match is None:
             raise ValueError(f"Expected the head of a cell, but got {head!r}.")
-        kind = "markdown" if match["kind"] else match["language"] or "python"
-        if kind != "python":
+        if match["kind"]:
             body = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.rstrip().split("\n"))
-        cells.append(Cell(kind, body.strip("\n"), match["alt"] or ""))  # type: ignore[arg-type]
+        cells.append(Cell("markdown" if match["kind"] else "python", body.strip("\n"), match["alt"] or ""))
     return cells
 
 
@@ -64,8 +62,7 @@ def as_notebook(name: str, cells: list[Cell]) -> dict[str, Any]:
     """A notebook (format 4.5) without outputs."""
     made = []
     for k, cell in enumerate(cells):
-        source = f"%%bash\n{cell.source}" if cell.kind == "bash" else cell.source
-        shared = {"id": f"{name}-{k}", "metadata": {"alt": cell.alt} if cell.alt else {}, "source": source}
+        shared = {"id": f"{name}-{k}", "metadata": {"alt": cell.alt} if cell.alt else {}, "source": cell.source}
         if cell.kind == "markdown":
             made.append({"cell_type": "markdown", **shared})
         else:
@@ -96,11 +93,7 @@ def to_json(notebook: dict[str, Any]) -> str:
         cell = dict(cell)
         if cell["cell_type"] == "markdown":
             cell["source"] = re.sub(r"\]\(\.\./(?!\.)", "](../docs/", cell["source"])
-            cell["source"] = re.sub(
-                r"\]\((\w+)\.md\)",
-                lambda m: f"]({m[1]}.ipynb)" if m[1] in NOTEBOOKS else f"](../docs/tutorials/{m[1]}.py)",
-                cell["source"],
-            )
+            cell["source"] = re.sub(r"\]\((\w+)\.md\)", r"](\1.ipynb)", cell["source"])
         else:
             cell["metadata"] = {name: value for name, value in cell["metadata"].items() if name == "alt"}
             cell["outputs"] = [_portable(output, cell["metadata"]) for output in kept_outputs(cell)]
@@ -133,8 +126,7 @@ def as_page(name: str, notebook: dict[str, Any], note: str) -> str:
                 source = f"{title}\n\n*{note}*\n{rest}"
             parts.append(source)
             continue
-        commands = source.removeprefix("%%bash\n")
-        parts.append(f"```{'python' if commands == source else 'bash'}\n{commands}\n```")
+        parts.append(f"```python\n{source}\n```")
         for number, output in enumerate(kept_outputs(cell)):
             data = output.get("data", {})
             if "image/svg+xml" in data:

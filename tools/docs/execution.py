@@ -95,17 +95,17 @@ def every(names: Iterable[str]) -> dict[str, tuple[dict[str, Any], float]]:
 
 def pages() -> dict[str, str]:
     """The pages of all tutorials, by their path in docs/."""
-    import torch
-
     made = {}
-    for name, (notebook, seconds) in every(TUTORIALS).items():
-        version = _version()
+    done = every(TUTORIALS)
+    import torch  # behind `every`, which names the library of this folder
+
+    import modebridge
+
+    for name, (notebook, seconds) in done.items():
         note = (
-            f"Executed in {seconds:.0f} s when this site was built, with modebridge {version} and "
-            f"torch {torch.__version__.partition('+')[0]} on a CPU."
+            f"Executed in {seconds:.0f} s when this site was built, with modebridge {modebridge.__version__} and "
+            f"torch {torch.__version__.partition('+')[0]} on a CPU. Also as a [notebook](../../notebooks/{name}.ipynb)."
         )
-        if name in NOTEBOOKS:
-            note += f" Also as a [notebook](../../notebooks/{name}.ipynb)."
         made[f"tutorials/{name}.md"] = as_page(name, notebook, note)
     return made
 
@@ -126,12 +126,6 @@ def _key(code: list[str]) -> str:
     for path in sorted((ROOT / "src" / "modebridge").rglob("*.py")):
         key.update(path.read_bytes())
     return key.hexdigest()[:16]
-
-
-def _version() -> str:
-    import modebridge
-
-    return modebridge.__version__
 
 
 def main() -> None:

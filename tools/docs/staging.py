@@ -1,11 +1,10 @@
 """Gather the sources of the site in one folder: docs/, and what its pages link to in the rest of the repository.
 
-Pages are plain Markdown that can be read on GitHub. Four things are filled in here, so that they cannot drift:
+Pages are plain Markdown that can be read on GitHub. Three things are filled in here, so that they cannot drift:
 
     ![words](figures/x.svg)                    the drawing itself, which then takes the colors of the theme
     <!-- readme table -->                      the first table of README.md
     <!-- source: modebridge.curves:name -->    the code of a function or method, without its docstring
-    <!-- other names -->                       what `modebridge` exports and no page of the reference names
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class _Stage:
 
         text = DRAWINGS.sub(drawings, text)
         text = re.sub(r"<!-- readme table -->", lambda _: _readme_table(), text)
-        text = re.sub(r"<!-- other names -->", lambda _: _other_names(), text)
         return re.sub(r"<!-- source: ([\w.]+):([\w.]+) -->", lambda m: _source(m[1], m[2]), text)
 
     def _linked(self, text: str, folder: Path, page: Path) -> str:
@@ -175,23 +173,3 @@ def _end_of_head(node: ast.FunctionDef | ast.ClassDef, lines: list[str]) -> int:
     while not lines[row].split("#")[0].rstrip().endswith(":"):
         row += 1
     return row + 1
-
-
-def _other_names() -> str:
-    """Reference entries for what `modebridge` exports and no page names."""
-    package = ROOT / "src" / "modebridge" / "__init__.py"
-    named = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
-    homes: dict[str, str] = {}
-    names: list[str] = []
-    for node in ast.walk(ast.parse(package.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("modebridge."):
-            homes |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            names = [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
-    missing = [name for name in names if not re.search(rf"heading: mb\.{name}\b", named)]
-    entries = [_entry(homes[name], f"mb.{name}") for name in missing]
-    return "\n".join(["## Further names", "", *entries]) if entries else ""
-
-
-def _entry(path: str, heading: str) -> str:
-    return f"::: {path}\n    options:\n      heading: {heading}\n"
