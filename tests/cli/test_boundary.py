@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +17,6 @@ from modebridge.cli import show, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, STOPPED, run_program
 
 SOURCE = Path(modebridge.__file__).parents[1]
-STARTS = {
-    "module": ["-m", "modebridge"],
-    # What pip writes for [project.scripts].
-    "script": ["-c", "import sys; from modebridge.cli import main; sys.argv[0] = 'modebridge'; sys.exit(main())"],
-}
 
 
 @pytest.fixture
@@ -38,16 +32,10 @@ def run(monkeypatch, capsys):
     return run
 
 
-def start(*arguments, way="module", path="", **options):
-    places = os.pathsep.join([*([str(path)] if path else []), str(SOURCE)])
-    environment = {**os.environ, "PYTHONPATH": places, **options.pop("environment", {})}
-    command = [sys.executable, *STARTS[way], *map(str, arguments)]
-    # Ctrl-C as a terminal gives it: a suite that was started in the background has it ignored, and hands that on.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **options)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def start(*arguments, environment=None, **options):
+    command = [sys.executable, "-m", "modebridge", *map(str, arguments)]
+    paths = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, env=paths, **options)
 
 
 def fail_with(monkeypatch, error):
@@ -170,39 +158,8 @@ def test_a_table_that_fits_stays_a_table(run, monkeypatch):
     assert " recipe            modes  curves  bridges  data needed" in run("recipes")[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("new", [False, True])
-def test_ctrl_c_in_a_running_process(tmp_path, new):
-    """The run waits, at a known moment, in a recipe of its own until it is stopped."""
-    (tmp_path / "small.py").write_text(
-        "from tests.runs.small import small\n"
-        "from modebridge.cli import run\n"
-        "import sys, time\n"
-        "def wait(*_, **__):\n"
-        "    print('at work', file=sys.stderr, flush=True)\n"
-        "    time.sleep(60)\n"
-        "run.run_recipe = wait\n"
-        "recipe = small\n"
-    )
-    out = tmp_path / "out"
-    if not new:
-        out.mkdir()
-    with start("run", tmp_path / "small.py", "--out", out, path=Path(__file__).parents[2]) as process:
-        while process.stderr.readline() != b"at work\n":
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        err = process.stderr.read().decode()
-    assert process.returncode == STOPPED
-    assert err.startswith("modebridge: stopped; ")
-    assert ("nothing had been trained yet" if new else f"kept in '{out}'") in err
-    assert err.count("\n") == 1
-    assert out.exists() != new, "a folder that was made for nothing goes again"
-
-
 @pytest.mark.parametrize("new", [False, True])
 def test_ctrl_c_in_a_run_says_how_to_go_on(run, monkeypatch, tmp_path, new):
-    """The same in this process."""
-
     def stop(*_, **__):
         raise KeyboardInterrupt
 
