@@ -8,12 +8,12 @@ import torch
 from scipy.stats import bootstrap
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import bootstrap_mean, hits, interval_of, resampled_means, squared_errors, surprisals
+from modebridge.scoring import bootstrap_mean, hits, interval_of, resampled_means, surprisals
 from tests.scoring.test_scores import sample
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
-@pytest.mark.parametrize("each", [hits, surprisals, squared_errors])
+@pytest.mark.parametrize("each", [hits, surprisals])
 def test_is_scipy_s_percentile_interval(each, level):
     values = each(*sample(400, 5))
     low, high = bootstrap_mean(values, resamples=1500, level=level)

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import auroc, fpr_at, negative_entropy, top_probability
+from modebridge.scoring import auroc, fpr_at
 
 
 def scores(count: int, seed: int, grid: int) -> torch.Tensor:
@@ -47,12 +47,6 @@ def test_the_ends() -> None:
     ours = torch.cat([torch.full((19,), 0.9), torch.tensor([0.1])])
     assert fpr_at(ours, torch.tensor([0.5])) == 0.0
     assert fpr_at(ours, torch.tensor([0.5]), share=0.951) == 1.0
-
-
-def test_scores_of_probabilities() -> None:
-    table = torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.25, 0.25]], dtype=torch.float64)
-    assert top_probability(table).tolist() == pytest.approx([1.0, 1 / 3, 0.5])
-    assert negative_entropy(table).tolist() == pytest.approx([0.0, -math.log(3), -1.5 * math.log(2)])
 
 
 def test_what_is_refused() -> None:

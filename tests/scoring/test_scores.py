@@ -17,7 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 from torchmetrics.text import Perplexity
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import accuracy, brier, check, ece, hits, nll, reliability, squared_errors, surprisals
+from modebridge.scoring import accuracy, brier, check, ece, hits, nll, reliability, surprisals
 
 SCORES = [accuracy, nll, brier, ece]
 SIZES = [(1, 2), (1, 10), (2, 3), (500, 2), (300, 10), (1000, 100)]
@@ -123,7 +123,7 @@ def test_ranges_order_and_kind_of_labels(n, k, seed):
     for score, high in zip(SCORES, [1.0, math.inf, 2.0, 1.0], strict=True):
         assert -1e-11 <= score(p, y) <= high + 1e-6
         assert score(p[mixed], y[mixed].to(torch.uint8)) == pytest.approx(score(p, y), abs=1e-9)
-    for score, each in ((accuracy, hits), (nll, surprisals), (brier, squared_errors)):
+    for score, each in ((accuracy, hits), (nll, surprisals)):
         assert score(p, y) == pytest.approx(float(each(p, y).mean()))
 
 
@@ -157,7 +157,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case):
     p, y, words = REFUSED[case]
-    for score in (*SCORES, check, reliability, hits, surprisals, squared_errors):
+    for score in (*SCORES, check, reliability, hits, surprisals):
         with pytest.raises(ModebridgeError, match=words) as caught:
             score(p, y)
         assert re.fullmatch(r"Expected .*, but got .*; .*\.", str(caught.value))

@@ -2,37 +2,23 @@
 
 from modebridge.scoring.advise import Advice, Effort, advise
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
-from modebridge.scoring.correspondence import Average, Correspondence, correspondence, kl, r2
-from modebridge.scoring.cost import (
-    Cost,
-    CostConvention,
-    combination_cost,
-    cost,
-    feature_shapes,
-    module_cost,
-)
-from modebridge.scoring.dee import dee
-from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
+from modebridge.scoring.correspondence import Correspondence, correspondence, kl, r2
+from modebridge.scoring.cost import Cost, CostConvention, combination_cost, cost, feature_shapes, module_cost
+from modebridge.scoring.detection import auroc, fpr_at
 from modebridge.scoring.evaluate import evaluate, predict
 from modebridge.scoring.logit_table import ALL, LogitTable, Split
-from modebridge.scoring.profile import (
-    CurveCheck,
-    CurvePoint,
-    barrier,
-    check_curve,
-    curve_profile,
-)
+from modebridge.scoring.profile import CurveCheck, CurvePoint, barrier, check_curve, curve_profile
 from modebridge.scoring.scores import (
     Reliability,
     accuracy,
     brier,
     check,
     check_probabilities,
+    dee,
     ece,
     hits,
     nll,
     reliability,
-    squared_errors,
     surprisals,
 )
 from modebridge.scoring.table import MemberCost, Row, Scored
@@ -40,7 +26,6 @@ from modebridge.scoring.table import MemberCost, Row, Scored
 __all__ = [
     "ALL",
     "Advice",
-    "Average",
     "Correspondence",
     "Cost",
     "CostConvention",
@@ -76,13 +61,10 @@ __all__ = [
     "interval_of",
     "kl",
     "module_cost",
-    "negative_entropy",
     "nll",
     "predict",
     "r2",
     "reliability",
     "resampled_means",
-    "squared_errors",
     "surprisals",
-    "top_probability",
 ]

@@ -111,23 +111,10 @@ def advise(
     names = [*modes, *(name for name, cost in costs.items() if cost.reads and set(cost.reads) <= set(modes))]
     if prices is None:
         prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
-    _check(modes, budget, prices, effort)
-    search = _Search(table, names, prices, effort)
-    by_size = list(map(search.best, search.by_size(budget)))
-    chosen, exact = by_size[-1], search.exact
-    if cascades:
-        larger = [scored.members for scored in map(search.best, search.by_size(budget + 1, NARROW))]
-        choices = [choice for members in larger for choice in search.cascades(members, budget)]
-        chosen = min([chosen, *choices], key=lambda choice: choice.nll)
-    return Advice(chosen, tuple(by_size), prices, search.looked_at, exact)
-
-
-def _check(modes: Sequence[str], budget: float, prices: Mapping[str, float], effort: Effort | None) -> None:
     if not budget >= min(prices[mode] for mode in modes):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
     trainable = [mode for mode in modes if effort is None or effort.allows([mode])]
-    if not trainable:
-        assert effort is not None
+    if effort is not None and not trainable:
         least = min(effort.of([mode]) for mode in modes)
         raise ModebridgeError(
             f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; "
@@ -139,6 +126,14 @@ def _check(modes: Sequence[str], budget: float, prices: Mapping[str, float], eff
             f"Expected some combination within the training budget to cost at most {budget:g} networks, but the "
             f"cheapest costs {cheapest:.3g}; raise one of the two."
         )
+    search = _Search(table, names, prices, effort)
+    by_size = list(map(search.best, search.by_size(budget)))
+    chosen, exact = by_size[-1], search.exact
+    if cascades:
+        larger = [scored.members for scored in map(search.best, search.by_size(budget + 1, NARROW))]
+        choices = [choice for members in larger for choice in search.cascades(members, budget)]
+        chosen = min([chosen, *choices], key=lambda choice: choice.nll)
+    return Advice(chosen, tuple(by_size), prices, search.looked_at, exact)
 
 
 class _Search:
@@ -147,7 +142,8 @@ class _Search:
     def __init__(
         self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort | None
     ) -> None:
-        self._table, self._names, self._prices, self._effort = table, names, prices, effort
+        self._table, self._prices, self._effort = table, prices, effort
+        self._order = {name: place for place, name in enumerate(names)}
         step = max(1, len(table.valid_labels) // SAMPLE)
         labels = table.valid_labels[::step, None]
         heads = {name: [head[::step] for head in table.heads(name, "valid")] for name in names}
@@ -196,28 +192,27 @@ class _Search:
 
     def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
         """Each combination with one more member, in the order of the table, if it is allowed and fits."""
-        costs, order = self._table.costs, {name: place for place, name in enumerate(self._names)}
+        costs = self._table.costs
         grown: dict[Names, None] = {}
         for one in combinations:
             if any(costs[name].alone for name in one):
                 continue
             left = budget + EPSILON - sum(self._prices[name] for name in one)
-            for name in self._names:
+            for name in self._order:
                 fits = name not in one and self._prices[name] <= left and set(costs[name].reads) <= set(one)
                 if fits and not (one and costs[name].alone):
-                    grown[tuple(sorted((*one, name), key=order.__getitem__))] = None
+                    grown[tuple(sorted((*one, name), key=self._order.__getitem__))] = None
         return [one for one in grown if self._effort is None or self._effort.allows(one)]
 
     def _nll(self, combinations: Sequence[Names]) -> list[float]:
         """The NLL of the mean probability of each, without a temperature."""
-        order = {name: place for place, name in enumerate(self._names)}
         losses: list[float] = []
         size = max(1, CHUNK // self._of_labels.shape[1])
         for start in range(0, len(combinations), size):
             chunk = combinations[start : start + size]
-            chosen = torch.zeros(len(chunk), len(self._names), dtype=torch.float64)
+            chosen = torch.zeros(len(chunk), len(self._order), dtype=torch.float64)
             for row, one in enumerate(chunk):
-                chosen[row, [order[name] for name in one]] = 1.0
+                chosen[row, [self._order[name] for name in one]] = 1.0
             means: Tensor = (chosen @ self._of_labels) / (chosen @ self._heads).unsqueeze(1)
             losses += (-(means + FLOOR).log()).mean(dim=1).tolist()
         return losses

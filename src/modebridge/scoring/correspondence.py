@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from modebridge.errors import ModebridgeError
 from modebridge.matching import kl_divergence
 from modebridge.scoring.scores import check_probabilities
 
-__all__ = ["Average", "Correspondence", "correspondence", "kl", "r2"]
-
-Average: TypeAlias = Literal["variance_weighted", "uniform"]
+__all__ = ["Correspondence", "correspondence", "kl", "r2"]
 
 
-def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted") -> float:
+def r2(
+    target: Tensor, prediction: Tensor, average: Literal["variance_weighted", "uniform"] = "variance_weighted"
+) -> float:
     r"""The coefficient of determination of probabilities, class by class, then averaged.
 
     .. math:: R^2_k = 1 - \frac{\sum_n (t_{nk} - p_{nk})^2}{\sum_n (t_{nk} - \bar t_k)^2}
@@ -49,10 +49,8 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
     # A constant class has variance 0 by definition, without the rounding error of its mean.
     constant = (target == target[0]).all(dim=0)
     variance = (target - target.mean(dim=0)).square().sum(dim=0).masked_fill(constant, 0.0)
-    # Never divides by 0: where the variance is 0 the score is 1 or 0.
-    scores = torch.where(
-        variance > 0, 1 - error / variance.masked_fill(variance == 0, 1.0), (error == 0).to(error.dtype)
-    )
+    # Where the variance is 0 the score is 1 or 0.
+    scores = torch.where(variance > 0, 1 - error / variance, (error == 0).double())
     if average == "uniform" or not bool((variance > 0).any()):
         return float(scores.mean())
     return float((scores * variance).sum() / variance.sum())
@@ -86,11 +84,7 @@ class Correspondence:
 
 def correspondence(target: Tensor, prediction: Tensor) -> Correspondence:
     """Both kinds of R2, and KL, of probabilities (N, K) against their target (N, K), N at least 2."""
-    return Correspondence(
-        r2=r2(target, prediction),
-        r2_per_class=r2(target, prediction, "uniform"),
-        kl=kl(target, prediction),
-    )
+    return Correspondence(r2(target, prediction), r2(target, prediction, "uniform"), kl(target, prediction))
 
 
 def _pair(target: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:

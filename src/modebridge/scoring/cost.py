@@ -74,7 +74,7 @@ def combination_cost(
         base: the base network.
         image: shape (C, H, W) of one image, or a batch.
         modes: number of base networks; 0 counts only the bridges.
-        bridges: each body with the shapes of the features it reads, without the batch axis; bodies may repeat.
+        bridges: each body with the shapes of the features it reads, without the batch axis.
         convention: "counted" or "paper".
 
     >>> from modebridge.bridges import body_like
@@ -90,11 +90,7 @@ def combination_cost(
         for module in [base, *[body for body, _ in bridges]]:
             _check_frn(module, needed=module is base)
     unit = module_cost(base, image, convention=convention)
-    # The same body at the same shapes is counted once: tables use one bridge many times.
-    keys = [(id(body), tuple(map(tuple, features))) for body, features in bridges]
-    different = dict(zip(keys, bridges, strict=True)).items()
-    known = {key: module_cost(body, *features, convention=convention) for key, (body, features) in different}
-    parts = [known[key] for key in keys]
+    parts = [module_cost(body, *features, convention=convention) for body, features in bridges]
     if convention == "paper":
         shares = [_ratio(_rounded(part.params), _rounded(3 * unit.params)) for part in parts]
     else:

@@ -8,21 +8,8 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring.scores import check_probabilities
 
-__all__ = ["auroc", "fpr_at", "negative_entropy", "top_probability"]
-
-
-def top_probability(probabilities: Tensor) -> Tensor:
-    """The probability of each sample's top class: (N,), high if the ensemble is confident."""
-    return check_probabilities(probabilities).amax(dim=1)
-
-
-def negative_entropy(probabilities: Tensor) -> Tensor:
-    """The sum of p log p over each row, in nats: (N,), at most 0, high if the ensemble is confident."""
-    table = check_probabilities(probabilities)
-    negative: Tensor = torch.special.xlogy(table, table).sum(dim=1)
-    return negative
+__all__ = ["auroc", "fpr_at"]
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -110,7 +110,13 @@ def evaluate(
             f"Expected evaluate to get an ensemble, a mode, a module or an exported file, but got "
             f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
         )
-    return _of_file(model, test, intervals)
+    file, meta = model, model.meta["cost"]
+    table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
+    # Files of 0.2 do not say how many parameters they have.
+    price = Cost(meta["flops"], int(meta.get("params", 0)), meta["relative_flops"], meta["relative_params"])
+    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=file.meta["temperature"])
+    # Files return calibrated probabilities only.
+    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)
 
 
 def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
@@ -125,13 +131,3 @@ def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
     temperature = float(ensemble.temperature) if ensemble.calibrated else None
     tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
     return Scored.of(plain, tempered, labels, cost(ensemble, first[0]), intervals=intervals, temperature=temperature)
-
-
-def _of_file(file: Exported, test: Batches, intervals: bool) -> Scored:
-    """Files return calibrated probabilities only, so there are no raw scores."""
-    table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
-    meta = file.meta["cost"]
-    # Files of 0.2 do not say how many parameters they have.
-    price = Cost(meta["flops"], int(meta.get("params", 0)), meta["relative_flops"], meta["relative_params"])
-    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=file.meta["temperature"])
-    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)

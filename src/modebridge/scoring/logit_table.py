@@ -13,8 +13,7 @@ from modebridge.ensembles import average, cascaded, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.bootstrap import interval_of, resampled_means
 from modebridge.scoring.cost import Cost
-from modebridge.scoring.dee import dee
-from modebridge.scoring.scores import surprisals
+from modebridge.scoring.scores import dee, surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
 
 __all__ = ["ALL", "LogitTable", "Split"]
@@ -65,10 +64,6 @@ class LogitTable:
             raise ModebridgeError(f"Expected a member of this run, but got '{member}'; {near(member, table)}")
         logits = table[member]
         return [logits] if logits.ndim == 2 else list(logits)
-
-    def labels(self, split: Split = "test") -> Tensor:
-        """The labels (N,) of a split."""
-        return self.test_labels if split == "test" else self.valid_labels
 
     def temperature(self, members: Sequence[str]) -> float:
         """The temperature of a combination, fitted on the validation split and cached."""
@@ -123,9 +118,7 @@ class LogitTable:
     def cost(self, members: Sequence[str], deferred_share: float = 1.0) -> Cost:
         """The cost of some members, including modes that are read but are not members.
 
-        Args:
-            members: names of the members.
-            deferred_share: share of images that need more than the first member.
+        The deferred share of the images needs more than the first member.
         """
         unit = next((cost for cost in self.costs.values() if not cost.reads and not cost.alone), None)
         if unit is None:
@@ -159,7 +152,7 @@ class LogitTable:
         return Scored.of(
             plain,
             tempered,
-            self.labels(split),
+            self.test_labels if split == "test" else self.valid_labels,
             self.cost(members, share),
             intervals=intervals,
             members=tuple(members),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
 from modebridge.curves import Curve, check_r
 from modebridge.ensembles import probabilities_of
 from modebridge.errors import ModebridgeError
-from modebridge.modes import has_statistics
+from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, run
 from modebridge.scoring.evaluate import predict
 from modebridge.scoring.scores import accuracy, nll
@@ -58,9 +59,34 @@ def curve_profile(
         positions: number of evenly spaced positions including both ends, or the positions themselves.
         train: batches to re-estimate batch norm's statistics on, for networks that have any.
     """
-    rs = _positions(positions)
-    _check_train(net, curve, rs, train)
-    return [_score(net, curve, r, data, train) for r in rs]
+    if isinstance(positions, int):
+        if positions < 2:
+            raise ModebridgeError(
+                f"Expected positions to be at least 2, the two ends, but got {positions}; 11 is the default."
+            )
+        positions = [k / (positions - 1) for k in range(positions)]
+    rs = [float(r) for r in positions]
+    if not rs:
+        raise ModebridgeError("Expected positions to have at least one r, but got none; pass some in [0, 1].")
+    for r in rs:
+        check_r(r)
+    unknown = [r for r in rs if r not in (0.0, 1.0) and r not in curve.statistics]
+    if train is None and unknown and has_statistics(net):
+        raise ModebridgeError(
+            f"Expected train for a network with batch norm, but got None, and its statistics at "
+            f"r = {unknown[0]:g} are unknown; pass the training data."
+        )
+    bare = frozen_copy(net)
+    points = []
+    for r in rs:
+        mode = (curve if train is None else curve.with_statistics(net, r, train)).at(r)
+        table, labels = predict(partial(_predicted, bare, mode), data)
+        points.append(CurvePoint(r, nll(table, labels), accuracy(table, labels)))
+    return points
+
+
+def _predicted(net: nn.Module, mode: Mode, images: Tensor) -> Tensor:
+    return probabilities_of(run(net, mode.params, mode.buffers, images))
 
 
 def barrier(profile: Sequence[CurvePoint]) -> float:
@@ -114,40 +140,3 @@ def check_curve(
         else f"The curve is not low-loss: {figures}; train it longer, since a bridge is no better than its target."
     )
     return CurveCheck(gap <= allowed, sentence)
-
-
-def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches | None) -> CurvePoint:
-    if train is not None:
-        curve = curve.with_statistics(net, r, train)
-    mode = curve.at(r)
-    bare = frozen_copy(net)
-
-    def probabilities(images: Tensor) -> Tensor:
-        return probabilities_of(run(bare, mode.params, mode.buffers, images))
-
-    table, labels = predict(probabilities, data)
-    return CurvePoint(r, nll(table, labels), accuracy(table, labels))
-
-
-def _positions(positions: int | Sequence[float]) -> list[float]:
-    if isinstance(positions, int):
-        if positions < 2:
-            raise ModebridgeError(
-                f"Expected positions to be at least 2, the two ends, but got {positions}; 11 is the default."
-            )
-        return [k / (positions - 1) for k in range(positions)]
-    rs = [float(r) for r in positions]
-    if not rs:
-        raise ModebridgeError("Expected positions to have at least one r, but got none; pass some in [0, 1].")
-    for r in rs:
-        check_r(r)
-    return rs
-
-
-def _check_train(net: nn.Module, curve: Curve, rs: Sequence[float], train: Batches | None) -> None:
-    unknown = [r for r in rs if r not in (0.0, 1.0) and r not in curve.statistics]
-    if train is None and unknown and has_statistics(net):
-        raise ModebridgeError(
-            f"Expected train for a network with batch norm, but got None, and its statistics at "
-            f"r = {unknown[0]:g} are unknown; pass the training data."
-        )

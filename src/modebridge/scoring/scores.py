@@ -1,14 +1,16 @@
-"""Scores of probabilities against labels: pure functions, computed in float64."""
+"""Scores of probabilities against labels, computed in float64, and what an NLL is worth in networks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 
 __all__ = [
     "Reliability",
@@ -16,11 +18,11 @@ __all__ = [
     "brier",
     "check",
     "check_probabilities",
+    "dee",
     "ece",
     "hits",
     "nll",
     "reliability",
-    "squared_errors",
     "surprisals",
 ]
 
@@ -29,12 +31,7 @@ SLACK = 1e-3
 
 
 def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> Tensor:
-    """Check that a tensor is a table of probabilities and return it as float64.
-
-    Args:
-        probabilities: (N, K), rows that sum to 1 within 1e-3 (bfloat16: within its precision); N and K at least 1.
-        what: name of the tensor in errors.
-    """
+    """Check that a tensor is a table of probabilities (N, K), N and K at least 1, and return it as float64."""
     if probabilities.dim() != 2:
         raise ModebridgeError(
             f"Expected {what} to be (N, K), but got the shape {tuple(probabilities.shape)}; "
@@ -68,12 +65,7 @@ def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> T
 
 
 def check(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Check that probabilities and labels can be scored; return them as float64 and int64.
-
-    Args:
-        probabilities: (N, K), see `check_probabilities`.
-        labels: integers (N,) in [0, K).
-    """
+    """Check probabilities (N, K) and labels (N,), integers in [0, K); return them as float64 and int64."""
     table = check_probabilities(probabilities)
     samples, classes = table.shape
     if labels.dim() != 1:
@@ -110,14 +102,6 @@ def surprisals(probabilities: Tensor, labels: Tensor) -> Tensor:
     return -(table.gather(1, numbers.view(-1, 1)).squeeze(1) + FLOOR).log()
 
 
-def squared_errors(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The squared distance of each row from its one-hot label: (N,) in float64, within [0, 2]."""
-    table, numbers = check(probabilities, labels)
-    of_labels = table.gather(1, numbers.view(-1, 1)).squeeze(1)
-    # |p - y|^2 without a one-hot table: sum p^2 - 2 p_y + 1.
-    return table.square().sum(dim=1) - 2 * of_labels + 1
-
-
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:
     """The share of samples whose top class is their label.
 
@@ -142,7 +126,10 @@ def brier(probabilities: Tensor, labels: Tensor) -> float:
     >>> brier(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 0]))
     1.25
     """
-    return float(squared_errors(probabilities, labels).mean())
+    table, numbers = check(probabilities, labels)
+    of_labels = table.gather(1, numbers.view(-1, 1)).squeeze(1)
+    # |p - y|^2 without a one-hot table: sum p^2 - 2 p_y + 1.
+    return float((table.square().sum(dim=1) - 2 * of_labels + 1).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,3 +185,48 @@ def ece(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     diagram = reliability(probabilities, labels, bins)
     gaps = (diagram.accuracy - diagram.confidence).abs().nan_to_num(0.0)
     return float((gaps * diagram.count).sum() / diagram.count.sum())
+
+
+def dee(nll: float, reference: Sequence[float]) -> float:
+    r"""The smallest (real-valued) size at which the deep ensemble is at least as good.
+
+    .. math:: \mathrm{DEE} = \min \{ m : \mathrm{NLL}_{\mathrm{DE-}m} \le \mathrm{NLL} \}
+
+    with NLL_DE interpolated linearly between integer sizes. (The paper prints the inequality the other way round,
+    which would give every better model the DEE of the worst.) If the reference is not monotonic, the first segment
+    in which it falls to the value counts, so the DEE never grows with the NLL.
+
+    Like the authors, it extrapolates: below 1 with the slope from DE-1 to DE-2, above the largest size with the slope
+    of the last segment. A segment that does not fall cannot be extended: the DEE is then `inf` for a value better than
+    the whole reference, and `-inf` for one worse than DE-1.
+
+    Args:
+        nll: the (calibrated) NLL to convert.
+        reference: NLLs of DE-1, DE-2, ... DE-m on the same data, m at least 2.
+
+    >>> reference = [1.75, 1.5, 1.375]
+    >>> dee(1.4375, reference), dee(1.25, reference)
+    (2.5, 4.0)
+
+    Reference: Ashukha et al., Pitfalls of in-domain uncertainty estimation and ensembling in deep learning, 2020.
+    """
+    values = [float(value) for value in reference]
+    if len(values) < 2:
+        raise ModebridgeError(
+            f"Expected the reference to have at least DE-1 and DE-2, but got {plural(len(values), 'value')}; "
+            "evaluate a deep ensemble of two modes."
+        )
+    if not all(map(math.isfinite, values)):
+        raise ModebridgeError(f"Expected the reference to be finite, but got {values}; check the deep ensembles.")
+    if math.isnan(nll):
+        raise ModebridgeError("Expected the NLL to be a number, but got nan; check for a network that diverged.")
+    if nll > values[0]:
+        drop = values[0] - values[1]
+        return 1.0 - (nll - values[0]) / drop if drop > 0 else -math.inf
+    for size, value in enumerate(values, start=1):
+        if value <= nll:
+            # The reference was above the value up to here, so this segment falls. At size 1 they are equal.
+            before = values[max(size - 2, 0)]
+            return size - (nll - value) / (before - value) if nll > value else float(size)
+    drop = values[-2] - values[-1]
+    return len(values) + (values[-1] - nll) / drop if drop > 0 else math.inf
