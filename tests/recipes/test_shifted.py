@@ -14,6 +14,7 @@ from scipy.io import savemat
 from modebridge.data import CORRUPTIONS, SEVERITIES, corrupt, fitted, letters, load_digits, read_svhn, scrambled
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import Recipe, RunData, ShiftedData, find_recipe, known_others, shifted
+from modebridge.recipes.shifted import CORRUPTED
 
 FUNCTION = """
 import torch
@@ -46,10 +47,10 @@ def test_all_test_images_are_corrupted_in_every_way() -> None:
     assert shifted.span == (float(test.min()), float(test.max())), "the digits' noise goes beyond black and white"
     assert torch.equal(shifted.numbers, torch.arange(len(test)))
     parts: dict[str, list[torch.Tensor]] = {}
-    for name, images in shifted.corrupted():
+    for name, images in shifted.batches(CORRUPTED):
         parts.setdefault(name, []).append(images)
     assert list(parts) == [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
-    assert sum(map(len, parts.values())) == shifted.batches
+    assert sum(map(len, parts.values())) == shifted.count(CORRUPTED)
     for name in ("noise", "jpeg"):
         whole = corrupt(test, name, 4, span=shifted.span)
         torch.testing.assert_close(torch.cat(parts[f"{name}-4"]), whole, atol=0, rtol=0)
@@ -60,14 +61,14 @@ def test_few_of_many_and_users_own_images(name: str, tmp_path: Path, monkeypatch
     recipe = own(tmp_path, name)
     data = RunData(recipe)
     whole = ShiftedData(recipe, data)
-    noisy = torch.cat([images for table, images in whole.corrupted() if table == "noise-2"])
+    noisy = torch.cat([images for table, images in whole.batches(CORRUPTED) if table == "noise-2"])
     monkeypatch.setattr(shifted, "LOGITS", 33)  # of 3 classes: 11 images
     few = ShiftedData(recipe, data)
     assert len(few.numbers) == 11
     assert (few.numbers.tolist() == list(range(11))) == (name == "loaders"), "of a loader the first"
-    part = torch.cat([images for table, images in few.corrupted() if table == "noise-2"])
+    part = torch.cat([images for table, images in few.batches(CORRUPTED) if table == "noise-2"])
     assert torch.equal(part, noisy[few.numbers]), "an image has its noise wherever it is asked for"
-    assert few.key != whole.key
+    assert few.key(CORRUPTED) != whole.key(CORRUPTED)
     low, high = few.span
     assert (low < -0.4) & (high > 1.4)
     # Other images are in [0, 1]; here they are brought to the values of these.
@@ -153,6 +154,6 @@ def test_names_of_other_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     recipe = own(tmp_path, "texts")
     shifted = ShiftedData(recipe, RunData(recipe))
-    for look in (lambda: shifted.other("scrambled"), lambda: shifted.key):
+    for look in (lambda: shifted.other("scrambled"), lambda: shifted.key(CORRUPTED)):
         with pytest.raises(ModebridgeError, match="Expected images with 1 or 3 channels to corrupt, but the inputs"):
             look()

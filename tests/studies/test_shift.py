@@ -17,7 +17,7 @@ from modebridge.recipes.user_code import load_file
 from modebridge.runs import Run, RunFolder
 from modebridge.scoring import nll
 from modebridge.studies import run_study
-from modebridge.studies.shifted import shifted_answers
+from modebridge.studies.shift import shifted_tables
 from tests.runs.damaging import everything
 from tests.runs.small import tiny
 
@@ -78,10 +78,10 @@ def test_members_of_several_heads_and_of_other_kinds(folder: RunFolder, tmp_path
         recipe = replace(tiny(), members_file=str(file))
         run = Run(recipe, folder=folder)
         guess = next(member for member in members_of(recipe) if member.name == "guess")
-        answers = shifted_answers(run, [ModeMember(0), guess], ["scrambled"])
-        assert answers.corrupted["blur-3"].test["guess"].shape == (2, 60, 10)
+        tables = shifted_tables(run, [ModeMember(0), guess], ["scrambled"])
+        assert tables["blur-3"].test["guess"].shape == (2, 60, 10)
         wanted = (torch.eye(10)[[2, 7]] * 3).softmax(dim=-1).mean(dim=0)
-        for one in (*answers.corrupted.values(), *answers.others.values()):
+        for one in tables.values():
             table = one.probabilities(["guess"])
             torch.testing.assert_close(table, wanted.double().expand_as(table), atol=1e-6, rtol=0)
         table = run_study("shift", run, ["scrambled"]).tables[-1]
@@ -102,7 +102,7 @@ def test_what_is_refused(folder: RunFolder) -> None:
 def test_another_weight_is_asked_again(folder: RunFolder, tmp_path: Path) -> None:
     """Logits are known by the weights and the images that they were made from."""
     run = Run(tiny(), folder=RunFolder(everything(tmp_path / "run")))
-    first = shifted_answers(run, [ModeMember(0)], [])
+    first = shifted_tables(run, [ModeMember(0)], [])["blur-3"]
     other = replace(tiny(), mode=replace(tiny().mode, epochs=2))
-    second = shifted_answers(Run(other, folder=RunFolder(tmp_path / "run")), [ModeMember(0)], [])
-    assert not torch.equal(first.corrupted["blur-3"].test["mode-0"], second.corrupted["blur-3"].test["mode-0"])
+    second = shifted_tables(Run(other, folder=RunFolder(tmp_path / "run")), [ModeMember(0)], [])["blur-3"]
+    assert not torch.equal(first.test["mode-0"], second.test["mode-0"])

@@ -48,6 +48,8 @@ OTHERS = 10_000
 PIXELS = 2**28
 """Maximum number of values of the images of another set in memory: 1 GiB."""
 
+CORRUPTED = "corrupted"
+"""The name of the corrupted test images among sets of images."""
 BUILT_IN = {
     "letters": "18 capital letters of a dot-matrix font at random places, as large as the digits",
     "scrambled": "the test images with the pixels of each in a random order",
@@ -86,28 +88,34 @@ class ShiftedData:
             low, high = min(low, float(images.min())), max(high, float(images.max()))
         return low, high
 
-    @cached_property
-    def key(self) -> str:
-        """Identifies the corrupted images."""
+    def key(self, images: str) -> str:
+        """Identifies the corrupted images, or those of another set."""
+        if images != CORRUPTED:
+            return hashlib.sha256(trees.fingerprint({"images": self.other(images)}).encode()).hexdigest()
         side = min(self._shape[1:])
         values = {name: [parameter(name, severity, side) for severity in SEVERITIES] for name in CORRUPTIONS}
         return f"{self._data.scored_on} {len(self.numbers)} {self.span} {values}"
 
-    @property
-    def batches(self) -> int:
-        """The number of batches that `corrupted` yields."""
+    def count(self, images: str) -> int:
+        """The number of batches that `batches` yields."""
+        if images != CORRUPTED:
+            return math.ceil(len(self.other(images)) / BATCH)
         return len(self._data.test(self.numbers)) * len(CORRUPTIONS) * len(SEVERITIES)
 
-    def corrupted(self) -> Iterator[tuple[str, Tensor]]:
-        """Batches of corrupted test images, each with a name such as "noise-1"; read once, corrupted on the fly."""
+    def batches(self, images: str) -> Iterator[tuple[str, Tensor]]:
+        """Batches, each with the name of its table (see `tables_of`); test images are read once, then corrupted."""
+        if images != CORRUPTED:
+            (table,) = tables_of(images)
+            yield from ((table, part) for part in torch.split(self.other(images), BATCH))
+            return
         start = 0
         for item in self._data.test(self.numbers):
-            images, _ = check_images(item, "the test split")
-            numbers = self.numbers[start : start + len(images)].tolist()
-            start += len(images)
+            clean, _ = check_images(item, "the test split")
+            numbers = self.numbers[start : start + len(clean)].tolist()
+            start += len(clean)
             for name in CORRUPTIONS:
                 for severity in SEVERITIES:
-                    yield f"{name}-{severity}", corrupt(images, name, severity, numbers=numbers, span=self.span)
+                    yield f"{name}-{severity}", corrupt(clean, name, severity, numbers=numbers, span=self.span)
 
     def usual_others(self) -> list[str]:
         """The other sets that need no download."""
@@ -118,14 +126,6 @@ class ShiftedData:
         if name not in self._others:
             self._others[name] = self._read(name).contiguous()
         return self._others[name]
-
-    def other_key(self, name: str) -> str:
-        """A hash of the images of another set."""
-        return hashlib.sha256(trees.fingerprint({"images": self.other(name)}).encode()).hexdigest()
-
-    def other_batches(self, name: str) -> Sequence[Tensor]:
-        """The images of another set, in batches for prediction."""
-        return torch.split(self.other(name), BATCH)
 
     def _read(self, name: str) -> Tensor:
         most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
@@ -198,6 +198,13 @@ def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
                 f"Expected --ood to name a set other than the run's own, but got '{name[:80]}'; choose another."
             )
     return list(dict.fromkeys(resolved))
+
+
+def tables_of(images: str) -> list[str]:
+    """The names of the tables of logits on some images: one per corruption and severity, such as "noise-1", or one."""
+    if images == CORRUPTED:
+        return [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
+    return [file_name_of(images)]
 
 
 def label_of(name: str) -> str:

@@ -217,7 +217,7 @@ class RunFolder:
         verbs = {
             "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
             "bench": f"modebridge bench {self.path}",
-            **dict.fromkeys(("shifted", "others"), f"modebridge study shift --out {self.path}"),
+            "shifted": f"modebridge study shift --out {self.path}",
         }
         return verbs.get(top, f"modebridge run --out {self.path}")
 

@@ -3,39 +3,91 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
-from modebridge.members import members_of, parse_member, row_plans
+from modebridge.members import ArtefactData, Made, Member, Parents, Setting, members_of, parse_member, row_plans
 from modebridge.recipes import known_others
-from modebridge.recipes.shifted import BUILT_IN, label_of
+from modebridge.recipes.shifted import BUILT_IN, CORRUPTED, file_name_of, label_of, tables_of
 from modebridge.report import Cell, Column, StudyTable, lines_figure
 from modebridge.runs import Run
-from modebridge.scoring import (
-    LogitTable,
-    Row,
-    Scored,
-    auroc,
-    bootstrap_mean,
-    fpr_at,
-    negative_entropy,
-    surprisals,
-    top_probability,
-)
+from modebridge.runs.logits import MemberLogits, load, predict
+from modebridge.scoring import LogitTable, Row, auroc, bootstrap_mean, fpr_at, surprisals
 from modebridge.studies.sheet import score_cells
-from modebridge.studies.shifted import ShiftedAnswers, shifted_answers
+from modebridge.training import TrainConfig
 
-__all__ = ["shift_study"]
+__all__ = ["ShiftedLogits", "shift_study", "shifted_tables"]
 
-EVERY = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
+EVERY = tables_of(CORRUPTED)
 """All corrupted tables; all corruptions and severities have equal weight."""
 STEPS = {0: ["clean"], **{severity: [f"{name}-{severity}" for name in CORRUPTIONS] for severity in SEVERITIES}}
 """Tables by severity; 0 for clean images."""
+
+
+@dataclass(frozen=True)
+class ShiftedLogits(MemberLogits):
+    """The logits of a member on corrupted test images, or on images of another set; see `tables_of`.
+
+    In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
+    the top, which determine scores, are the most precise.
+    """
+
+    images: str
+    folder = "shifted"
+    stage = "shifted scores"
+
+    @property
+    def name(self) -> str:
+        return f"{self.member.name}--{file_name_of(self.images)}"
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"images": setting.shifted.key(self.images)}
+
+    @classmethod
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
+        loaded = load([node.member for node in group], setting, parents)
+        data, device = setting.shifted, setting.engine.device
+        sets = list(dict.fromkeys(node.images for node in group))
+        batches = ((table, images.to(device)) for table, images in chain.from_iterable(map(data.batches, sets)))
+        made = predict(setting, loaded, batches, sum(map(data.count, sets)), config.callbacks)
+        return {
+            node.name: ArtefactData({table: _half(made[node.member.name][table]) for table in tables_of(node.images)})
+            for node in group
+        }
+
+
+def _half(logits: Tensor) -> Tensor:
+    lowest = torch.finfo(torch.float16).min
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=lowest).half()
+
+
+def shifted_tables(run: Run, members: Sequence[Member], others: Sequence[str]) -> dict[str, LogitTable]:
+    """The predictions of members, all calibrated alike, by images; makes what is missing.
+
+    "whole" are all test images, "clean" those that are corrupted, before they are; then come the tables of corrupted
+    images and of other sets, see `tables_of`.
+    """
+    whole = run.answers(members)
+    wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
+    kept = run.tensors([ShiftedLogits(member, images) for images in (CORRUPTED, *others) for member in wanted])
+    numbers = run.setting.shifted.numbers
+    labels = whole.test_labels[numbers]
+    clean = whole.on({name: logits.index_select(-2, numbers) for name, logits in whole.test.items()}, labels)
+    tables = {"whole": whole, "clean": clean}
+    for images in (CORRUPTED, *others):
+        for table in tables_of(images):
+            test = {member.name: kept[ShiftedLogits(member, images).place][table] for member in wanted}
+            count = next(iter(test.values())).shape[-2]
+            # Of other sets no label is correct: -1 is an invalid class, so that scoring against it raises an error.
+            tables[table] = whole.on(test, labels if images == CORRUPTED else torch.full((count,), -1))
+    return tables
 
 
 def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable], str]:
@@ -50,12 +102,14 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
     existing = {member.name for member in members_of(run.recipe)}
     rows = [row for row in row_plans(run.recipe) if existing.issuperset(row.members)]
     members = [parse_member(name) for name in dict.fromkeys(name for row in rows for name in row.members)]
-    shifted = _Shifted(rows, shifted_answers(run, members, names))
+    shifted = _Shifted(rows, shifted_tables(run, members, names))
+    severities = {"clean": STEPS[0], **{str(severity): STEPS[severity] for severity in SEVERITIES}, "mean": EVERY}
+    corruptions = {name: [f"{name}-{severity}" for severity in SEVERITIES] for name in CORRUPTIONS}
     tables = [
-        shifted.by_severity(Column("NLL", 3, "down"), _notes(run)),
-        shifted.by_severity(Column("ACC", 1, "up")),
-        shifted.by_severity(Column("ECE", 3, "down")),
-        shifted.by_corruption(),
+        shifted.means("NLL by severity", Column("NLL", 3, "down"), severities, _notes(run)),
+        shifted.means("ACC by severity", Column("ACC", 1, "up"), severities),
+        shifted.means("ECE by severity", Column("ECE", 3, "down"), severities),
+        shifted.means("NLL by corruption, over all severities", Column("NLL", 3, "down"), corruptions),
         shifted.gains(),
         *map(shifted.detection, names),
     ]
@@ -66,31 +120,29 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
 class _Shifted:
     """Rows with the temperature, and the threshold of a cascade, fitted on clean validation images."""
 
-    def __init__(self, rows: Sequence[Row], answers: ShiftedAnswers) -> None:
-        self._rows, self._answers = rows, answers
-        self._thresholds = {
-            row.name: None if row.average_cost is None else answers.clean.threshold(row.members, row.average_cost)
-            for row in rows
-        }
-        self._tables: dict[str, LogitTable] = {"clean": answers.clean, **answers.corrupted}
-        self._scored: dict[str, dict[str, Scored]] = {
-            row.name: {
-                name: table.score(row.members, threshold=self._thresholds[row.name])
-                for name, table in self._tables.items()
-            }
-            for row in rows
-        }
+    def __init__(self, rows: Sequence[Row], tables: Mapping[str, LogitTable]) -> None:
+        self._rows, self._tables = rows, tables
         self._roles = {row.role: row for row in rows if row.role}
+        self._thresholds: dict[str, float | None] = {}
+        self._cells: dict[str, dict[str, dict[str, float]]] = {}
+        for row in rows:
+            cost = row.average_cost
+            threshold = None if cost is None else tables["clean"].threshold(row.members, cost)
+            self._thresholds[row.name] = threshold
+            self._cells[row.name] = {
+                name: score_cells(tables[name].score(row.members, threshold=threshold)) for name in ("clean", *EVERY)
+            }
 
-    def _predicted(self, row: Row, table: LogitTable) -> Tensor:
-        return table.calibrated(row.members, threshold=self._thresholds[row.name])
+    def _predicted(self, row: Row, table: str) -> Tensor:
+        return self._tables[table].calibrated(row.members, threshold=self._thresholds[row.name])
 
     def _mean(self, row: Row, score: str, tables: Sequence[str]) -> float:
-        return fmean(score_cells(self._scored[row.name][table])[score] for table in tables)
+        return fmean(self._cells[row.name][table][score] for table in tables)
 
-    def by_severity(self, score: Column, notes: Sequence[str] = ()) -> StudyTable:
-        """A score on clean images, at each severity (mean over corruptions), and the mean over all."""
-        groups = {"clean": STEPS[0], **{str(severity): STEPS[severity] for severity in SEVERITIES}, "mean": EVERY}
+    def means(
+        self, title: str, score: Column, groups: Mapping[str, Sequence[str]], notes: Sequence[str] = ()
+    ) -> StudyTable:
+        """A score of every row, averaged over groups of tables."""
         columns = (Column("FLOPs", 2), *(replace(score, name=name) for name in groups))
         cells = {
             row.name: {
@@ -99,24 +151,15 @@ class _Shifted:
             }
             for row in self._rows
         }
-        return StudyTable(f"{score.name} by severity", columns, cells, tuple(notes))
-
-    def by_corruption(self) -> StudyTable:
-        groups = {name: [f"{name}-{severity}" for severity in SEVERITIES] for name in CORRUPTIONS}
-        columns = tuple(Column(name, 3, "down") for name in groups)
-        cells = {
-            row.name: {name: Cell(self._mean(row, "NLL", tables)) for name, tables in groups.items()}
-            for row in self._rows
-        }
-        return StudyTable("NLL by corruption, over all severities", columns, cells)
+        return StudyTable(title, columns, cells, tuple(notes))
 
     def gains(self) -> StudyTable:
         """The reduction in NLL of each row relative to one network, on clean and on corrupted images."""
         one, two = self._roles["one"], self._roles["two"]
 
         def surprise(row: Row, tables: Sequence[str]) -> Tensor:
-            of_tables = [self._tables[table] for table in tables]
-            return torch.stack([surprisals(self._predicted(row, one), one.test_labels) for one in of_tables]).mean(0)
+            labels = self._tables["clean"].test_labels
+            return torch.stack([surprisals(self._predicted(row, table), labels) for table in tables]).mean(0)
 
         rows: dict[str, dict[str, Cell]] = {row.name: {} for row in self._rows if row is not one}
         for what, tables in (("clean", ["clean"]), ("shifted", EVERY)):
@@ -141,22 +184,22 @@ class _Shifted:
 
     def detection(self, other: str) -> StudyTable:
         """How well the confidence of a row separates test images from those of another set."""
-        whole, others = self._answers.whole, self._answers.others[other]
+        (table,) = tables_of(other)
         rows: dict[str, dict[str, Cell]] = {}
         for row in self._rows:
-            ours, theirs = self._predicted(row, whole), self._predicted(row, others)
+            ours, theirs = self._predicted(row, "whole"), self._predicted(row, table)
             rows[row.name] = {}
-            for by, confidence in (("", top_probability), (" by entropy", negative_entropy)):
+            for by, confidence in (("", _top), (" by entropy", _negative_entropy)):
                 pair = confidence(ours), confidence(theirs)
                 rows[row.name] |= {f"AUROC{by}": Cell(auroc(*pair)), f"FPR95 %{by}": Cell(100 * fpr_at(*pair))}
         columns = (
             *(Column("AUROC", 3, "up"), Column("FPR95 %", 1, "down")),
             *(Column("AUROC by entropy", 3, "up"), Column("FPR95 % by entropy", 1, "down")),
         )
-        label = label_of(other)
+        label, counts = label_of(other), [len(self._tables[images].test_labels) for images in ("whole", table)]
         what = f"{label}: {BUILT_IN[other]}, not a natural set. " if other in BUILT_IN else ""
         note = (
-            f"{what}{len(whole.test_labels):,} test images against {len(others.test_labels):,} others, by the top "
+            f"{what}{counts[0]:,} test images against {counts[1]:,} others, by the top "
             "calibrated probability. FPR95: share of the others that are accepted when 95 % of the test images are."
         )
         return StudyTable(f"Test images against {label}", columns, rows, (note,))
@@ -178,6 +221,15 @@ class _Shifted:
 
         panels = [("ACC, %", lines("ACC")), ("NLL", lines("NLL")), ("NLL below one network's", lines("NLL", one))]
         return lines_figure("severity, 0: clean images", panels)
+
+
+def _top(probabilities: Tensor) -> Tensor:
+    return probabilities.amax(dim=1)
+
+
+def _negative_entropy(probabilities: Tensor) -> Tensor:
+    negative: Tensor = torch.special.xlogy(probabilities, probabilities).sum(dim=1)
+    return negative
 
 
 def _notes(run: Run) -> list[str]:
