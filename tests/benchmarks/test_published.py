@@ -9,7 +9,10 @@ import runpy
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from modebridge import DeployedEnsemble
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"), run_name="published")
@@ -72,3 +75,12 @@ def test_pages_have_only_figures_of_results():
 
 def test_the_tree_is_small():
     assert sum(file.stat().st_size for file in (ROOT / "results").rglob("*") if file.is_file()) <= 10_000_000
+
+
+def test_the_bundle_predicts():
+    deployed = DeployedEnsemble.load(ROOT / "results" / "cifar10-frn" / "bundle.onnx")
+    scores = json.loads((ROOT / "results" / "cifar10-frn" / "results.json").read_text())["rows"]
+    row = next(row for row in scores if row["name"] == "mode-0 + heads-others-cutmix-budget")
+    assert deployed.meta["scores"]["accuracy"] == pytest.approx(row["accuracy"], abs=1e-3)
+    images = np.random.default_rng(0).random((3, 3, 32, 32), dtype=np.float32)
+    np.testing.assert_allclose(deployed(images).probabilities.sum(axis=1), 1, rtol=1e-5)
