@@ -11,7 +11,6 @@ from PIL import Image
 
 from modebridge.data import ImageFiles, ImageSet, find_images, images, read_images
 from modebridge.errors import ModebridgeError
-from modebridge.files.caches import VARIABLE, cache_folder
 from tests.data.pictures import folder_of_classes
 from tests.scenarios import blobs
 
@@ -60,7 +59,7 @@ def files(tmp_path, monkeypatch) -> ImageFiles:
     """A few PNG files, of a set that counts as large."""
     monkeypatch.setattr(images, "MANY", COUNT)
     monkeypatch.setattr(images, "CHUNK", 5)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(images.VARIABLE, str(tmp_path / "cache"))
     draws = np.random.default_rng(0)
     for number in range(COUNT):
         folder = tmp_path / "set" / ("first" if number % 2 else "second")
@@ -104,12 +103,11 @@ def test_damage_is_noticed(files, tmp_path):
 def test_small_sets_and_no_cache(files, tmp_path, monkeypatch):
     read_images(files.part(0, COUNT - 1))
     assert entries(tmp_path) == []
-    monkeypatch.setenv(VARIABLE, "")
-    assert cache_folder("images") is None
+    monkeypatch.setenv(images.VARIABLE, "")
     read_images(files)
     assert entries(tmp_path) == []
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(images.VARIABLE, str(tmp_path / "file"))
     assert len(read_images(files)) == COUNT, "a cache that cannot be written is no error"
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.files.checkpoint_search import find_places
-from modebridge.files.checkpoints import load_checkpoint, load_checkpoints, read_state
+from modebridge.files.checkpoints import load_checkpoint, load_checkpoints
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
 
@@ -122,7 +122,7 @@ def test_no_code_is_run(tmp_path, zipped):
     file, trace = tmp_path / "x.pt", tmp_path / "trace"
     for trap in (Trap(trace), np.array([Trap(trace)], dtype=object), argparse.Namespace(out=Trap(trace))):
         torch.save({"state_dict": STATE, "trap": trap}, file, _use_new_zipfile_serialization=zipped)
-        refused(file, r"got the class posix\.mkdir, which is not loaded because|data of NumPy type object")
+        refused(file, r"got the class posix\.mkdir, which is not loaded because")
     file.write_bytes(pickle.dumps(Trap(trace)))
     refused(file, "to hold a state dict, but got")
     assert not trace.exists()
@@ -180,7 +180,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("names", [None, (b"numpy.core", b"pathlib"), (b"numpy._core", b"pathlib._local")])
-def test_numbers_and_paths_beside_the_weights_are_read(tmp_path, names):
+def test_numbers_and_paths_beside_the_weights_are_skipped(tmp_path, names):
     """NumPy 1 and Python 3.13 call the same things otherwise; a legacy file holds the names as text."""
     file = tmp_path / "x.pt"
     torch.save({"state_dict": STATE, **BESIDE}, file, _use_new_zipfile_serialization=names is None)
@@ -188,14 +188,8 @@ def test_numbers_and_paths_beside_the_weights_are_read(tmp_path, names):
         raw = re.sub(rb"cnumpy\._?core\.multiarray\n", b"c" + names[0] + b".multiarray\n", file.read_bytes())
         file.write_bytes(re.sub(rb"cpathlib(\._local)?\n", b"c" + names[1] + b"\n", raw))
     assert load_checkpoint(NET, file).id == MODE.id
-    found = read_state(file)
-    for name in ("best", "loss", "epoch", "done", "name"):
-        assert found[name] == BESIDE[name].item()
-        assert type(found[name]) is type(BESIDE[name].item())
-    assert (found["args"].lr, found["args"].out.parts, str(found["home"])) == (0.1, ("runs", "one"), "C:\\data")
-    for other, words in ((np.datetime64("2020-01-01"), "data of NumPy type datetime64"), (slice(1), "slice, which is")):
-        torch.save({"state_dict": STATE, "beside": other}, file)
-        refused(file, words)
+    torch.save({"state_dict": STATE, "beside": slice(1)}, file)
+    refused(file, "slice, which is")
 
 
 @pytest.mark.parametrize("form", ["zipped", "legacy", "safetensors"])

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import read_tensor_file, tensor_file, write_file
-from modebridge.files.caches import cache_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -33,6 +32,9 @@ _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
 
 CHUNK = 256
 """Images that a worker decodes at a time."""
+
+VARIABLE = "MODEBRIDGE_CACHE"
+"""Environment variable with the cache folder to use instead of ~/.cache/modebridge; empty turns caching off."""
 
 MANY = 2000
 """Smaller sets are decoded faster than a worker starts, and are not worth caching."""
@@ -217,9 +219,23 @@ def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
     return ImageSet(images, files.labels, files.classes)
 
 
+def _cache_folder() -> Path | None:
+    """The folder for decoded images, created if needed; None if caching is off or it is not writable."""
+    given = os.environ.get(VARIABLE)
+    if given == "":
+        return None
+    try:
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modebridge"
+        folder = (Path(given) if given else user) / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # read-only, full, or a user without a home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
 def _entry(files: ImageFiles, size: int) -> Path | None:
     """The cache file for exactly these files."""
-    folder = cache_folder("images")
+    folder = _cache_folder()
     if folder is None:
         return None
     stats = [os.stat(path) for path in files.paths]  # noqa: PTH116 (called a hundred thousand times)

@@ -50,13 +50,7 @@ RECORD = "modebridge"
 
 
 class Damage(ModebridgeError):  # noqa: N818 - a finding about a file
-    """What is stored is missing, incomplete, or not as it was written.
-
-    Args:
-        path: the file.
-        reason: what is wrong with it, as the end of a sentence that starts with the name of the file.
-        way_out: what the user can do.
-    """
+    """What is stored is missing, incomplete, or not as it was written: "FILE reason"."""
 
     def __init__(self, path: Path, reason: str, way_out: str = "download, copy or write it again") -> None:
         super().__init__(f"Expected '{path}' to be as it was written, but it {reason}; {way_out}.")
@@ -246,10 +240,6 @@ def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
     """A copy that does not depend on the file, with the given strides."""
     if strides is None:
         return tensor.clone()
-    dense = 1
-    for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
-        if size > 1:
-            if stride != dense:
-                raise ValueError("strides of a tensor that is not dense")
-            dense *= size
+    if _strides(torch.empty_strided(tensor.shape, strides, device="meta")) != strides:
+        raise ValueError("strides of a tensor that is not dense")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

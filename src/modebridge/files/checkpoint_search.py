@@ -38,20 +38,17 @@ Containers = Mapping[str, Params]
 class Place:
     """A place in a checkpoint below which names of the network were found.
 
-    Args:
-        path: dotted keys to it: those of dicts, then the prefix of all names.
-        averaged: whether it looks like EMA or SWA weights.
-        tensors: the tensors found, by the network's own names.
-        extra: names below it that the network does not have.
+    Its path is the dotted keys of dicts, then the prefix of all names.
     """
 
     path: str
     averaged: bool
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    """By the network's own names."""
     extra: list[str] = field(default_factory=list)
+    """Names below it that the network does not have."""
 
     def missing(self, wanted: Params) -> list[str]:
-        """The network's names that are missing here."""
         return [name for name in wanted if name not in self.tensors]
 
     def different(self, wanted: Params) -> list[str]:
@@ -59,7 +56,6 @@ class Place:
         return [name for name, t in self.tensors.items() if unusual(t) or t.shape != wanted[name].shape]
 
     def fits(self, wanted: Params) -> bool:
-        """Whether it holds the network and nothing else."""
         return not self.extra and not self.missing(wanted) and not self.different(wanted)
 
 
@@ -76,15 +72,7 @@ def find_places(
 
     Containers (state_dict, model, ...) and prefixes (`module.`, `_orig_mod.`, `model.`, any other) need no list: a
     place in the checkpoint is the network's if it has all of its names, with the right shapes, and nothing else. Places
-    with identical weights count once.
-
-    Args:
-        raw: the content of the file, from `read_state`.
-        net: the network; only its names and shapes are used.
-        ema: see `load_checkpoint`.
-        prefix: where the network is, for example "model" or "state_dict.model"; "" for names without a prefix.
-        ignore: see `load_checkpoint`.
-        what: the name of the checkpoint in errors.
+    with identical weights count once. See `load_checkpoint` for the options; `what` names the checkpoint in errors.
 
     >>> net = nn.Linear(2, 3)
     >>> raw = {"epoch": 7, "model": {f"module.{name}": t for name, t in net.state_dict().items()}}

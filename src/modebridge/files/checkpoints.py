@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import pickle
 import re
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -82,12 +79,8 @@ def load_checkpoints(
 ) -> list[Mode]:
     """Load the modes in several files, in a folder, or in a file that holds several networks, such as a deep ensemble.
 
-    Args:
-        net: the network; its own weights are neither used nor changed.
-        paths: files or folders; of a folder, its weight files sorted by name (2 before 10), and those of subfolders
-            with one network each, such as the `modes` of a run.
-        ema: see `load_checkpoint`.
-        ignore: see `load_checkpoint`.
+    Of a folder, its weight files are read sorted by name (2 before 10), and those of subfolders with one network each,
+    such as the `modes` of a run. For `ema` and `ignore` see `load_checkpoint`.
     """
     given = [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
     return [
@@ -121,8 +114,8 @@ def weight_files(folder: Path) -> list[Path]:
 def read_state(file: Path) -> dict[str, Any]:
     """The content of a weight file, recognized by its first bytes: tensors by name, or dicts of them.
 
-    Only tensors, numbers (NumPy's too), strings, paths, argparse's Namespace and containers of them are read, by
-    torch's reader that runs no code; a file that refers to any other class raises an error.
+    Only tensors, numbers, strings and containers of them are read, by torch's reader that runs no code; NumPy's data,
+    paths and argparse's Namespace are skipped; a file that refers to any other class raises an error.
     """
     try:
         with file.open("rb") as stream:
@@ -174,64 +167,26 @@ def _reason(error: Exception) -> str:
         return f"the class {unknown_class[1]}, which is not loaded because it could run code; {_PLAIN}"
     if "Unsupported operand" in text:
         return "a pickle with a protocol other than torch's; save it without pickle_protocol, or use safetensors"
-    reported = re.search(r"WeightsUnpickler error:\s*(data of NumPy type \w+)", text)
-    if reported:
-        return f"{reported[1]}; {_PLAIN}"
     return "one that is damaged or truncated; copy or download it again"
 
 
-# Stand-ins for plain data that people store with weights: NumPy's types could do more than hold numbers.
+class _Ignored:
+    """Stands in for plain data that people store beside the weights, and that nobody reads: it cannot do anything."""
 
+    def __init__(self, *_: object) -> None: ...
 
-class _Type:
-    """Stands in for `numpy.dtype`: the type of the numbers that follow; no objects and no fields."""
-
-    def __init__(self, code: str = "f8", *_: object) -> None:
-        self.type = np.dtype(str(code))
-        if self.type.kind not in "biufcSU":
-            raise pickle.UnpicklingError(f"data of NumPy type {self.type}")
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        # (version, byte order, subtype, names, fields, ...); only the byte order matters for numbers.
-        if state[1] in ("<", ">"):
-            self.type = self.type.newbyteorder(state[1])
-
-
-class _Array:
-    """Stands in for `numpy.ndarray`, which stores a generator's state; its content is ignored."""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.shape = state[1]
-
-
-def _scalar(kind: _Type, data: bytes = b"") -> object:
-    """The number that `numpy.core.multiarray.scalar` would create, as a Python number."""
-    if not isinstance(kind, _Type) or not isinstance(data, bytes) or len(data) != kind.type.itemsize:
-        raise pickle.UnpicklingError("a NumPy number without its bytes")
-    value: object = np.frombuffer(data, kind.type, count=1)[0].item() if data else kind.type.type().item()
-    return value
-
-
-def _array(*_: object) -> _Array:
-    return _Array()
-
-
-def _posix(*parts: str) -> PurePosixPath:
-    return PurePosixPath(*map(str, parts))
-
-
-def _windows(*parts: str) -> PureWindowsPath:
-    return PureWindowsPath(*map(str, parts))
+    def __setstate__(self, _: object) -> None: ...
 
 
 # Modules were renamed: NumPy's in 2.0, pathlib's in Python 3.13.
-_NUMPY, _PATHLIB = ("numpy.core.multiarray", "numpy._core.multiarray"), ("pathlib", "pathlib._local")
-
-_ALLOWED: list[Any] = [
-    *[argparse.Namespace, (_Type, "numpy.dtype"), (_Array, "numpy.ndarray")],
-    *[(_scalar, f"{module}.scalar") for module in _NUMPY],
-    *[(_array, f"{module}._reconstruct") for module in _NUMPY],
-    *[(_posix, f"{module}.{name}") for module in _PATHLIB for name in ("PosixPath", "PurePosixPath")],
-    *[(_windows, f"{module}.{name}") for module in _PATHLIB for name in ("WindowsPath", "PureWindowsPath")],
+_NUMPY = ["numpy.dtype", "numpy.ndarray"] + [
+    f"numpy.{module}.multiarray.{name}" for module in ("core", "_core") for name in ("scalar", "_reconstruct")
 ]
+_PATHS = [
+    f"{module}.{name}"
+    for module in ("pathlib", "pathlib._local")
+    for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
+]
+
+_ALLOWED = [(_Ignored, name) for name in ("argparse.Namespace", *_NUMPY, *_PATHS)]
 """For `torch.serialization.safe_globals`: the names that a file may refer to, and what it gets instead."""

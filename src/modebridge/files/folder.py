@@ -17,7 +17,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.atomic import Damage, read_stored, stored_files, write_folder
-from modebridge.files.hub import CARD, CONFIG, WEIGHTS, Card, Place, check_repo, find_folder, local, upload
+from modebridge.files.hub import CARD, CONFIG, FILES, WEIGHTS, Card, Place, check_repo, find_folder, local, upload
 from modebridge.files.objects import KINDS, Given, Parts
 
 __all__ = ["FORMAT", "copy_folder", "load", "push", "read_folder", "save"]
@@ -26,8 +26,6 @@ FORMAT = 2
 """Increased when older versions cannot read new folders."""
 
 LIBRARY = "modebridge"
-
-FILES = (CONFIG, WEIGHTS, CARD)
 
 
 def save(obj: object, path: Place, *, net: str | None = None, card: Card | None = None) -> Path:

@@ -52,14 +52,7 @@ class Card:
     place: str = ""
 
     def text(self, place: str, kind: str, described: str, *, needs_net: bool = False) -> str:
-        """The text of README.md.
-
-        Args:
-            place: argument of `modebridge.load`: a name on the hub, or a folder.
-            kind: kind of the object.
-            described: description of the object.
-            needs_net: whether users must pass the network.
-        """
+        """The text of README.md for an object that is loaded from `place`, perhaps with a network that users pass."""
         hub, title, data = _library("a model card"), place.rsplit("/", 1)[-1], self.data or "unnamed"
         results = [
             hub.EvalResult(
@@ -105,12 +98,7 @@ def local(path: Place) -> Path:
 
 
 def find_folder(place: Place, revision: str | None = None) -> Path:
-    """The folder at a path, or a repository of the hub, downloaded to the hub's cache.
-
-    Args:
-        place: a path, or "OWNER/NAME" on the hub; a path that exists takes precedence.
-        revision: a branch, tag or commit on the hub; None for the main branch.
-    """
+    """The folder at a path, which takes precedence, or a repository of the hub, downloaded to the hub's cache."""
     folder = latest(local(place))
     if os.path.exists(folder):  # noqa: PTH110 - unlike Path.exists, False without permission or for a long name
         if revision is not None:
@@ -141,13 +129,10 @@ def download(repo: str, revision: str | None = None) -> Path:
 
 
 def upload(folder: Path, repo: str, *, private: bool | None = None, token: str | None = None) -> str:
-    """Upload a folder written by `save` as one commit; returns the address of the repository, created if needed.
+    """Upload a folder written by `save` as one commit; returns the address of OWNER/NAME, created if needed.
 
-    Args:
-        folder: the folder.
-        repo: "OWNER/NAME".
-        private: visibility of a new repository; None for the owner's default.
-        token: access token of the hub; None for the one of `hf auth login` or HF_TOKEN.
+    A new repository has the owner's default visibility unless `private` is given; the token is that of `hf auth login`
+    or HF_TOKEN unless it is given.
     """
     check_repo(repo)
     hub = _library("pushing")

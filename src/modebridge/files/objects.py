@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +22,7 @@ __all__ = ["KINDS", "Given", "Parts"]
 
 @dataclass(frozen=True)
 class Parts:
-    """An object as plain data and tensors.
-
-    Args:
-        config: everything that is not a tensor, in types of JSON.
-        tensors: tensors by name.
-        kind: name of its class in files, such as "mode".
-    """
+    """An object as tensors and everything else in types of JSON, with the name of its kind in files."""
 
     config: Mapping[str, Any]
     tensors: Params
@@ -39,11 +33,7 @@ class Parts:
         return [self.below(f"{prefix}.{k}") for k in range(min(count, len(self.tensors)))]
 
     def below(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names start with "PREFIX.", without the prefix and in order.
-
-        >>> Parts({}, {"params.w": Tensor(), "buffers.n": Tensor()}).below("params")
-        {'w': tensor([])}
-        """
+        """The tensors whose names start with "PREFIX.", without the prefix and in order."""
         start = f"{prefix}."
         return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
@@ -60,6 +50,11 @@ def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
+def _numbered(prefix: str, trees: Iterable[Params]) -> dict[str, Tensor]:
+    every = [_prefixed(f"{prefix}.{k}", tree) for k, tree in enumerate(trees)]
+    return {name: tensor for tree in every for name, tensor in tree.items()}
+
+
 def _mode_parts(mode: Mode) -> Parts:
     return Parts({}, {**_prefixed("params", mode.params), **_prefixed("buffers", mode.buffers)})
 
@@ -72,14 +67,9 @@ def _mode(parts: Parts, given: Given) -> Mode:
 
 
 def _curve_parts(curve: Curve) -> Parts:
-    tensors = {
-        **_prefixed("start", _mode_parts(curve.start).tensors),
-        **_prefixed("end", _mode_parts(curve.end).tensors),
-    }
-    for k, pin in enumerate(curve.pins):
-        tensors |= _prefixed(f"pins.{k}", pin)
-    for k, buffers in enumerate(curve.statistics.values()):
-        tensors |= _prefixed(f"statistics.{k}", buffers)
+    start, end = (_mode_parts(mode).tensors for mode in (curve.start, curve.end))
+    tensors = {**_prefixed("start", start), **_prefixed("end", end)}
+    tensors |= _numbered("pins", curve.pins) | _numbered("statistics", curve.statistics.values())
     return Parts({"pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
 
 
@@ -132,10 +122,8 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     base: nn.Module = ensemble.bases[0]
     bridges = [_bridge_parts(bridge) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
     tensors = {"temperature": ensemble.temperature, "fitted": ensemble._fitted}
-    for k, network in enumerate(ensemble.bases):
-        tensors |= _prefixed(f"modes.{k}", _mode_parts(Mode.from_module(network)).tensors)
-    for k, part in enumerate(bridges):
-        tensors |= _prefixed(f"bridges.{k}", part.tensors)
+    tensors |= _numbered("modes", [_mode_parts(Mode.from_module(network)).tensors for network in ensemble.bases])
+    tensors |= _numbered("bridges", [part.tensors for part in bridges])
     # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
     state = base.state_dict()
     constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}

@@ -41,10 +41,8 @@ _LIBRARY_MODEL = re.compile(
 def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | None:
     """A description of a network or a body as JSON, verified to build it again; None if it is a custom module.
 
-    Args:
-        module: in evaluation mode.
-        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses. None detects it for our own classes, and
-            for networks of timm with the usual options.
+    It is detected for our own classes, and for networks of timm with the usual options; others need a name,
+    "timm:MODEL" or "torchvision:MODEL", with options in parentheses.
     """
     if name is not None:
         library_factory(name)  # a wrong name has its own error
@@ -65,10 +63,7 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
 def build(description: Mapping[str, Any], state: Params) -> nn.Module:
     """Build a module from its description, read from a file; the caller's random generators are not used.
 
-    Args:
-        description: from `describe`.
-        state: the stored tensors; a module of our own classes that differs from them in size is refused before it
-            takes any memory.
+    A module of our own classes that differs in size from the stored tensors is refused before it takes any memory.
     """
     if "name" in description:
         return _build_by_name(description["name"])
@@ -84,13 +79,7 @@ def build(description: Mapping[str, Any], state: Params) -> nn.Module:
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:
-    """Replace the tensors of a module, with their types and memory orders; tied tensors stay tied.
-
-    Args:
-        module: modified in place; tensors that are not in `tensors` are kept.
-        tensors: new tensors by name.
-        what: description of the module, for error messages.
-    """
+    """Replace tensors of a module (called `what` in errors), with types and memory orders; tied tensors stay tied."""
     current = dict(_tensors(module))
     for name, tensor in tensors.items():
         if name not in current or current[name].shape != tensor.shape:
@@ -107,9 +96,7 @@ def fill(module: nn.Module, tensors: Params, what: str) -> None:
 def full_name(name: str, **options: Any) -> str:
     """The name of a network of timm or torchvision with all its options, without those that load weights.
 
-    Args:
-        name: "timm:MODEL" or "torchvision:MODEL", optionally with options in parentheses.
-        options: further options; those in parentheses take precedence.
+    Options in parentheses take precedence.
 
     >>> full_name("torchvision:resnet18(num_classes=3, weights=None)", num_classes=10)
     'torchvision:resnet18(num_classes=3)'
