@@ -82,7 +82,7 @@ _RENAMED = {
 _GONE = {
     "Polychain": "Curve, with more pins",
     "fit_bridges": "modebridge.training.fit_many(net, bridges, train, config)",
-    "fit_mode": "fit_modes([net], [train], config)[0]",
+    "fit_mode": "fit_modes([net], train, config)[0]",
     "fit_taught_curves": "fit_curve, which learns labels",
     "plan_student": "distill, or modebridge.objectives.StudentPlan",
 }

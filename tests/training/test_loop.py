@@ -91,6 +91,8 @@ def test_tasks_together_end_where_each_ends_alone():
     together = fit_modes(nets, loaders, config=quick(3))
     for k in range(3):
         assert fit_mode(nets[k], loader(seed=k), config=quick(3)).id == together[k].id
+    shared = fit_modes(nets, loader(), config=quick(3))
+    assert [mode.id for mode in shared] == [fit_mode(net, loader(), config=quick(3)).id for net in nets]
     a, b, c = modes(3)
     net = tiny_net()
     curves = fit_curves(net, [(a, b), (b, c)], [loader(seed=s) for s in range(2)], config=quick(2))

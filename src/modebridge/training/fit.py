@@ -48,7 +48,7 @@ GROWN = 1000.0
 
 def fit_modes(
     nets: Sequence[nn.Module],
-    train: Sequence[Batches],
+    train: Batches | Sequence[Batches],
     config: TrainConfig = DEFAULT,
     *,
     seeds: Sequence[int] | None = None,
@@ -62,16 +62,17 @@ def fit_modes(
     Args:
         nets: any modules that map images to logits; parameters with `requires_grad=False` are not trained. A
             `baselines.Baseline` is trained by its own method.
-        train: for each network what yields its (images, labels).
+        train: one loader that yields (images, labels) for all, or a list with one for each network.
         config: all options of training.
         seeds: one seed per network; by default `config.seed` and up.
         valid: held-out data for `config.keep == "best"`.
     """
-    check_pairing(nets, train, "networks")
+    loaders: Sequence[Batches] = train if isinstance(train, Sequence) else [train] * len(nets)
+    check_pairing(nets, loaders, "networks")
     seeds = _seeds(seeds, config, len(nets))
     engine = Engine.of(config, nets[0])
     starts = [Mode.from_module(net) for net in nets]
-    data = [check_train(net, start, batches, engine) for net, start, batches in zip(nets, starts, train, strict=True)]
+    data = [check_train(net, start, batches, engine) for net, start, batches in zip(nets, starts, loaders, strict=True)]
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if same_architecture(nets[j], net)), None)

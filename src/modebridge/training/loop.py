@@ -160,9 +160,10 @@ class TaskRun:
             member: self.best[member][1] if member in self.best else _copy(state) for member, state in states.items()
         }
 
-    def fed(self, skip: int = 0) -> Iterator[Fed]:
+    def fed(self, epoch: int, skip: int = 0) -> Iterator[Fed]:
         """This process's rows of the batches of an epoch with their draws, on the device, without the first `skip`."""
-        processes = self._engine.processes
+        processes, self.images = self._engine.processes, 0
+        go_to_epoch(self.task.batches, epoch)  # here, since tasks may share a loader
         for number, batch in enumerate(self.task.batches):
             part = batch if processes.size == 1 else processes.part(batch)
             # Drawn for skipped batches too: the generator goes on from where it would be.
@@ -184,7 +185,7 @@ class TaskRun:
             return self.prepare(*fed)
 
         # Drawn on this thread, in order, so that the numbers do not depend on thread timing.
-        jobs = (partial(prepare, number, fed) for number, fed in enumerate(self.fed(skip), skip))
+        jobs = (partial(prepare, number, fed) for number, fed in enumerate(self.fed(epoch, skip), skip))
         return one_ahead(jobs) if self._engine.device.type == "cpu" else (job() for job in jobs)
 
 
@@ -215,9 +216,6 @@ class _Loop:
 
     def epoch(self, epoch: int, lr: float) -> tuple[dict[str, float], int]:
         """One pass over the data of every task; returns the mean losses by member and the number of images."""
-        for run in self.runs:
-            run.images = 0
-            go_to_epoch(run.task.batches, epoch)
         # Resume an epoch from its first draw and skip the finished batches; no other state records the position.
         start, self.position = self.position, Position()
         if start.epoch != epoch:
@@ -253,7 +251,7 @@ class _Loop:
         totals, done, device = list(start.totals), start.count, self._engine.device
         for run in self.runs[: len(totals)]:
             # Finished before the stop: only advance their generators to the end of the epoch.
-            for _ in run.fed(skip=sys.maxsize):
+            for _ in run.fed(start.epoch, skip=sys.maxsize):
                 pass
         for run in self.runs[len(totals) :]:
             total, count = start.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
@@ -271,7 +269,7 @@ class _Loop:
         """All tasks together, one launch per step: one batch of 128 leaves half of a large GPU idle."""
         sizes, count = [len(run.steps) for run in self.runs], start.count
         total = start.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
-        for fed in zip(*(run.fed(skip=count) for run in self.runs), strict=True):
+        for fed in zip(*(run.fed(start.epoch, skip=count) for run in self.runs), strict=True):
             for noise in self._noises:
                 noise.at(start.epoch, count)
             total = total + torch.cat(graph(fed, lr))
