@@ -20,7 +20,7 @@ from modebridge.cli import run as run_module
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
-from modebridge.runs import page as page_module
+from modebridge.runs import results as results_module
 from modebridge.scoring import LogitTable, logit_table, resampled_means, table
 from modebridge.studies import write_study
 from modebridge.training import Epoch
@@ -51,7 +51,7 @@ def hear(verb: str, path: Path) -> Heard:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setenv("COLUMNS", "1000")
-        patch.setattr(page_module, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
+        patch.setattr(results_module, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
         # Intervals take half of the time and are of no interest here.
         patch.setattr(table, "resampled_means", partial(resampled_means, resamples=10))
         patch.setattr(logit_table, "resampled_means", partial(resampled_means, resamples=10))

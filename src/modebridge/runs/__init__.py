@@ -3,10 +3,9 @@
 from modebridge.runs.ensemble import absent_weights, ensemble_of
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
-from modebridge.runs.page import gather, write_page, write_results
 from modebridge.runs.plan import begin, effort_of, find_recipe_of, given_modes_of, recipe_in, setting_for
-from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
-from modebridge.runs.run import Run, run_recipe
+from modebridge.runs.results import curve_warnings, gather, main_rows, missing_members, read_answers, write_page
+from modebridge.runs.run import Run, run_recipe, write_results
 from modebridge.runs.share import SharedFolder, share_run
 from modebridge.runs.store import RunFolder
 

@@ -18,7 +18,7 @@ from modebridge.files.atomic import FILES
 from modebridge.members import Loaded, Member, Setting, identity, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
+from modebridge.runs.plan import find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import ALL, LogitTable, advise
@@ -48,8 +48,8 @@ def ensemble_of(
         cascades: whether `advise` may recommend a cascade.
 
     Returns:
-        The ensemble, and further keyword arguments for `export`: example, names, classes, scores, about, temperatures,
-        unit, and the threshold of a cascade; None for those that do not apply.
+        The ensemble, and what `export` and `share_run` need to know about it: example, names, classes, scores, about,
+        temperatures, unit, and the threshold of a cascade (None for those that do not apply), setting and answers.
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
     recipe, seed = find_recipe_of(run)
@@ -75,30 +75,27 @@ def ensemble_of(
     setting.net  # noqa: B018 - raises the network's own error
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
     ensemble = _assembled(setting, loaded)
+    classes = list(setting.facts.class_names)
     temperatures = _temperatures(answers, names)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     return ensemble, {
         "example": example,
         "names": names,
-        "classes": _class_names(run, recipe),
+        "classes": None if classes == [str(k) for k in range(len(classes))] else classes,
         "scores": _scores(answers, names, threshold),
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
         "threshold": threshold,
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
         "unit": None if all(isinstance(one, Mode | Bridge) for one in loaded.values()) else setting.base_cost,
+        "setting": setting,
+        "answers": answers,
     }
 
 
 def absent_weights(folder: RunFolder, recipe: Recipe, members: Sequence[str]) -> list[str]:
-    """The places of what is needed to export members and does not exist; `ensemble_of` verifies what exists.
-
-    Args:
-        folder: the run folder.
-        recipe: its recipe.
-        members: names of members.
-    """
+    """The places of what is needed to export members and does not exist; `ensemble_of` verifies what exists."""
     needed = dict.fromkeys(one.place for name in members for one in parse_member(name).nodes(recipe))
     return [place for place in needed if not all((folder.path / place / file).is_file() for file in FILES)]
 
@@ -165,12 +162,6 @@ def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:
             f"are missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
         )
     return loaded
-
-
-def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
-    """The class names; None if classes only have numbers."""
-    names = list(facts_for(recipe, run).class_names)
-    return None if names == [str(k) for k in range(len(names))] else names
 
 
 def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None) -> dict[str, Any]:

@@ -14,17 +14,13 @@ __all__ = ["Graph", "Job"]
 
 @dataclass(frozen=True)
 class Job:
-    """Nodes of one step that are made together; can be pickled and sent to another process.
-
-    Args:
-        nodes: what to make.
-        parents: the places of all parents.
-        key: a hash of everything that they are made from.
-    """
+    """Nodes of one step that are made together; can be pickled and sent to another process."""
 
     nodes: tuple[Node, ...]
     parents: tuple[str, ...]
+    """The places of all parents."""
     key: str
+    """A hash of everything that they are made from."""
 
     @property
     def kind(self) -> type[Node]:
@@ -38,11 +34,7 @@ class Job:
         return f"{self.kind.folder} {first if len(self.nodes) == 1 else f'{len(self.nodes)}-from-{first}'}"
 
     def saved_as(self, way: str) -> str:
-        """The name of its checkpoint's file.
-
-        Args:
-            way: how steps are run (`Engine.way`); a position is only valid for the same way.
-        """
+        """The name of its checkpoint's file; a position is only valid for the same way to run steps (`Engine.way`)."""
         return f"{self.title.replace(' ', '-')}-{key_of(way, self.key)[:12]}"
 
 
@@ -121,19 +113,14 @@ class Graph:
         on_gpu = (self._device or self._setting.engine.device.type) == "cuda"
         several = self._setting.recipe.together if on_gpu else 1
         size = {"one": 1, "several": several, "all": len(nodes)}[nodes[0].together]
-        return [self._job(nodes[k : k + size]) for k in range(0, len(nodes), size)]
-
-    def _job(self, nodes: Sequence[Node]) -> Job:
-        parents = dict.fromkeys(parent for node in nodes for parent in self.parents[node.place])
-        return Job(tuple(nodes), tuple(parents), key_of(*(self.keys[node.place] for node in nodes)))
+        jobs = []
+        for group in (nodes[k : k + size] for k in range(0, len(nodes), size)):
+            parents = dict.fromkeys(parent for node in group for parent in self.parents[node.place])
+            jobs.append(Job(tuple(group), tuple(parents), key_of(*(self.keys[node.place] for node in group))))
+        return jobs
 
     def steps(self, store: Store, given: Collection[str] = ()) -> list[dict[str, Any]]:
-        """What each wave will do, as plain data: the names of what exists and of what will be made, by job.
-
-        Args:
-            store: what exists.
-            given: places of modes that will be passed in.
-        """
+        """What each wave will do, as plain data: the names of what exists or is passed in, and of what will be made."""
         steps = []
         for wave in self.waves():
             missing = [node for node in wave if node.place not in given and not self.exists(node, store)]

@@ -39,22 +39,13 @@ class Executor(Protocol):
     ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
         """Make jobs that do not depend on each other, and yield each with its results, in any order.
 
-        Args:
-            jobs: the jobs.
-            setting: the setting of the run.
-            parents: the tensors that they need, by place.
-            work: a folder for unfinished work, from which a killed job resumes; None if there is none.
-            report: called with the progress of jobs.
+        Unfinished work is kept in the folder `work`, if there is one, so that a killed job resumes.
         """
         ...
 
 
 class Local(Executor):
-    """On a CPU in parallel, one core each; on a GPU, or in several processes that train together, one at a time.
-
-    Args:
-        every: seconds between two checkpoints.
-    """
+    """On a CPU in parallel, one core each; on a GPU, or in several processes that train together, one at a time."""
 
     def __init__(self, every: float = EVERY) -> None:
         self._every = every
@@ -62,8 +53,6 @@ class Local(Executor):
     def execute(
         self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
     ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
-        """Make all jobs in this process."""
-
         def make(job: Job) -> dict[str, ArtefactData]:
             return make_job(job, setting, parents, work, report, self._every)
 
@@ -107,16 +96,8 @@ def make_job(
 ) -> dict[str, ArtefactData]:
     """Make the nodes of a job. Everything in a run folder is made by this function.
 
-    Args:
-        job: what to make.
-        setting: network, data and device.
-        parents: the tensors that the job needs, by place.
-        work: a folder for checkpoints; None saves none.
-        report: called with its progress.
-        every: seconds between two checkpoints.
-
-    Returns:
-        The results by name, with the time, the machine and the epochs of training in their metadata.
+    Checkpoints are kept in the folder `work`, if there is one. The results, by name, have the time, the machine and the
+    epochs of training in their metadata.
     """
     start = time.perf_counter()
     saved = None if work is None or not job.nodes[0].epochs(setting.recipe) else work / job.saved_as(setting.engine.way)

@@ -41,7 +41,6 @@ __all__ = [
     "MemberLogits",
     "SampleImages",
     "everything_in",
-    "figure_data",
     "load",
     "predict",
 ]
@@ -51,14 +50,11 @@ POSITIONS = 11
 SAMPLES = 6
 
 
-def figure_data(recipe: Recipe) -> list[Node]:
-    """All artefacts for the figures of a recipe."""
-    return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
-
-
 def everything_in(recipe: Recipe) -> list[Node]:
     """All artefacts of a complete run of a recipe, without those that they are made from."""
-    return [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
+    curves = recipe.curves()
+    figures = [*(CurveProfile(i, j) for i, j in curves), SampleImages(*curves[0])]
+    return [*map(Logits, members_of(recipe)), Labels(), *figures]
 
 
 @dataclass(frozen=True)
@@ -215,15 +211,8 @@ def predict(
 ) -> dict[str, dict[str, Tensor]]:
     """The logits of members on some batches; a network runs once per batch, however many members use it.
 
-    Args:
-        setting: network and device.
-        loaded: from `load`.
-        batches: batches, each with the name of the table for its logits.
-        total: number of batches.
-        callbacks: called after every batch, which counts as an epoch of this work.
-
-    Returns:
-        By member and table, (N, K) logits, or (H, N, K) for several heads.
+    Each batch comes with the name of the table for its logits; callbacks count it as one of `total` epochs. The result
+    is by member and table: (N, K) logits, or (H, N, K) for several heads.
     """
     device = setting.engine.device
     placed = {member: one.to(device) for member, one in loaded.items()}

@@ -69,24 +69,23 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
     return found
 
 
-def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
-    """Raise an error if a folder belongs to another recipe or seed."""
+def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> tuple[Recipe, int] | None:
+    """What `recipe_in` finds in a folder; raises an error if it belongs to another recipe or seed."""
     before = recipe_in(folder)
     if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
             f"{before[0].name}, seed {before[1]}; choose another with --out."
         )
+    return before
 
 
 def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     """Check a folder before a run in it, and write the recipe; raises an error if it belongs to something else.
 
-    Returns:
-        Sentences to show before training: which settings have changed since the last run.
+    Returns sentences to show before training: which settings have changed since the last run.
     """
-    check_folder(folder, recipe, seed)
-    text, written = to_toml(recipe, seed), recipe_in(folder)
+    written = check_folder(folder, recipe, seed)
     settings = folder.record(RESULTS).get("settings")
     before = from_toml(settings, RESULTS) if isinstance(settings, str) else written
     changes = differences(before[0], recipe) if before is not None else []
@@ -96,19 +95,14 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             "read-only; choose another folder with --out."
         )
     if folder.writes and written != (recipe, seed):
-        folder.write(RECIPE, text)
+        folder.write(RECIPE, to_toml(recipe, seed))
     if not changes:
         return []
     return [f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."]
 
 
 def find_modes(net: nn.Module, place: Path) -> list[Mode]:
-    """At least two different modes from a folder, or from one file that holds several.
-
-    Args:
-        net: the network of the run.
-        place: weight files, the `modes` folder of another run, or a file; see `load_checkpoints`.
-    """
+    """At least two different modes from weight files, the `modes` folder of another run, or one file with several."""
     if not place.exists():
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but it does not exist.")
     for metadata_file in sorted(place.glob(f"*/{FILES[1]}")):
@@ -130,18 +124,13 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
 
 
 def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:
-    """The keys of modes that were trained elsewhere: those passed now, and those passed to an earlier run.
-
-    Args:
-        folder: the folder of the run, if it has one; a mode that was lost in it cannot be recreated.
-        recipe: the recipe.
-        given: ids of the modes passed now, by number.
-    """
-    ids = {**_given_before(folder), **given}
-    keys = {ModeMember(k).place: key_of("given", ids[k]) for k in range(recipe.modes) if k in ids}
-    for k in range(recipe.modes):
+    """The keys of modes that were trained elsewhere, from their ids: passed now, or to an earlier run in the folder."""
+    ids = {**(_given_before(folder) if folder is not None else {}), **given}
+    keys: dict[str, str] = {}
+    for k in (k for k in range(recipe.modes) if k in ids):
         place = ModeMember(k).place
-        if folder is not None and k not in given and place in keys and folder.meta(place).get("key") != keys[place]:
+        keys[place] = key_of("given", ids[k])
+        if folder is not None and k not in given and folder.meta(place).get("key") != keys[place]:
             raise ModebridgeError(
                 f"Expected '{folder.path / place}' to be the mode that was passed to the run, but "
                 f"{folder.damage.get(place, 'it is missing')}; it was not trained here and cannot be recreated, so "
@@ -150,9 +139,9 @@ def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str
     return keys
 
 
-def _given_before(folder: RunFolder | None) -> dict[int, str]:
-    record = folder.record(GIVEN) if folder is not None else {}
-    if folder is not None and GIVEN in folder.damage:
+def _given_before(folder: RunFolder) -> dict[int, str]:
+    record = folder.record(GIVEN)
+    if GIVEN in folder.damage:
         raise ModebridgeError(
             f"Expected '{folder.path / GIVEN}' to name the modes that were passed to the run, but it is damaged "
             f"({folder.damage[GIVEN]}); pass them again with --modes, in a new folder."
@@ -188,14 +177,8 @@ def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, 
 def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
     """The training cost of members, in epochs of one network, counted part by part.
 
-    Bridges and students trained in one pass share their frozen networks; counting them one by one ignores that, so the
-    result is slightly too high.
-
-    Args:
-        setting: the network and the recipe.
-        names: names of the members.
-        have: number of modes, from mode 0 on, that are already trained.
-        most: maximum training, in epochs.
+    The first `have` modes are already trained, and at most `most` epochs are allowed. Bridges and students trained in
+    one pass share their frozen networks; counting them one by one ignores that, so the result is slightly too high.
     """
     recipe = setting.recipe
     if not 0 <= have <= recipe.modes:

@@ -1,21 +1,24 @@
-"""The results of a run: its members' predictions, read from the folder, the main table, and whether curves are good."""
+"""The results of a run folder, read without data or network: its members' predictions, the main table, the page."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import KINDS, Member, ModeMember, PointMember, members_of, parse_member, row_plans
+from modebridge.members import KINDS, Member, ModeMember, Node, PointMember, members_of, parse_member, row_plans
 from modebridge.recipes import Recipe
-from modebridge.runs.plan import recipe_in
-from modebridge.runs.store import RECIPE, RunFolder
-from modebridge.scoring import LogitTable, MemberCost, Row, accuracy, check_curve
+from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
+from modebridge.runs.plan import facts_for, find_recipe_of, recipe_in
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
+from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
+from modebridge.training import Epoch
 
-__all__ = ["belongs", "cost_in", "curve_warnings", "main_rows", "missing_members", "read_answers"]
+__all__ = ["cost_in", "curve_warnings", "gather", "main_rows", "missing_members", "read_answers", "write_page"]
 
 
 def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
@@ -69,7 +72,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
     for member, (_, meta) in list(found.items()):
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
         unread = any(read not in ids for read in meta["reads"])
-        if replaced or unread or (recipe is not None and not belongs(member, meta["parents"], recipe[0])):
+        if replaced or unread or (recipe is not None and not _belongs(member, meta["parents"], recipe[0])):
             del found[member]
     if ModeMember(0) not in found:
         raise _unfinished(folder, ModeMember(0).name)
@@ -83,7 +86,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
     )
 
 
-def belongs(member: Member, parents: Collection[str], recipe: Recipe) -> bool:
+def _belongs(member: Member, parents: Collection[str], recipe: Recipe) -> bool:
     """Whether a recipe can have a member made from exactly these members: heads depend on the number of modes."""
     if not member.belongs(recipe):
         return False
@@ -119,3 +122,117 @@ def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:
         f"Expected '{folder.path}' to hold a finished run, but it has no predictions of its members; run it first: "
         f"{run}"
     )
+
+
+def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[Row] | None = None) -> PageData:
+    """All content of the page of a finished run; predictions and table are made here unless the run has them."""
+    recipe, seed = find_recipe_of(folder)
+    answers = read_answers(folder) if answers is None else answers
+    try:
+        rows = main_rows(recipe, answers) if rows is None else rows
+    except ModebridgeError as error:
+        raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
+    results = folder.record(RESULTS)
+    imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
+    targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
+    return PageData(
+        title=f"{recipe.name}, seed {seed}",
+        rows=rows,
+        answers=answers,
+        classes=facts_for(recipe, folder).class_names,
+        profiles=_read_profiles(folder, recipe),
+        samples=_samples(folder, recipe, answers),
+        imitators=[member.name for member in imitators],
+        targets=[name for name in targets if name in answers.test],
+        metrics=_metrics(folder, recipe),
+        studies=_studies(folder),
+        provenance=_provenance(folder, recipe, seed, results),
+        recipe=(folder.path / RECIPE).read_text(encoding="utf-8"),
+        # Last, after everything has been read.
+        warnings=[*curve_warnings(recipe, answers), *missing_members(folder, recipe, answers), *folder.left_out()],
+    )
+
+
+def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
+    """Write RUN/report.html, with its content if that is already gathered, and return its path."""
+    data = gather(folder) if data is None else data
+    folder.write("report.html", page(data))
+    return folder.path / "report.html"
+
+
+def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples | None:
+    """The stored test images with the first bridge that reads one network, and the network that it imitates."""
+    member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
+    target = member.imitates if member is not None else None
+    ends = target.made_from(recipe) if target is not None else ()
+    if member is None or target is None or len(ends) != 2:
+        return None
+    i, j = recipe.curves()[0]
+    tensors, _ = folder.read(f"samples/{i}-{j}")
+    start, end, imitated, bridge = (one.name for one in (*ends, target, member))
+    if not tensors or not {start, end, imitated, bridge} <= set(answers.test):
+        return None
+    return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
+
+
+def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
+    profiles = {}
+    for i, j in recipe.curves():
+        points = folder.read(f"profiles/{i}-{j}")[0].get("points")
+        if points is not None:
+            profiles[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
+    return profiles
+
+
+def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
+    """The epochs of every trained artefact, by folder and name, in the order of training."""
+    series: dict[str, dict[str, Sequence[Epoch]]] = {}
+    for kind in _trained(recipe):
+        for place in folder.places(kind):
+            epochs = [Epoch(**epoch) for epoch in folder.meta(place).get("epochs", ())]
+            if epochs:
+                series.setdefault(kind, {})[place.partition("/")[2]] = epochs
+    return series
+
+
+def _studies(folder: RunFolder) -> list[StudyPart]:
+    places = [file.relative_to(folder.path).as_posix() for file in sorted(folder.path.glob("studies/*/table.json"))]
+    return [
+        StudyPart(data["name"], data["about"], tuple(map(StudyTable.from_dict, data["tables"])), data["figure"])
+        for place in places
+        if (data := folder.record(place))
+    ]
+
+
+def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
+    facts = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
+    for key in ("made", "machine", "modebridge", "torch", "python"):
+        if key in results:
+            facts[key] = str(results[key])
+    if results.get("seconds"):
+        facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in results["seconds"].items())
+    for kind in _trained(recipe):
+        hashes = []
+        for place in folder.places(kind):
+            meta = folder.meta(place)
+            summary = f" ({meta['summary']})" if "summary" in meta else ""
+            hashes += [f"{place.partition('/')[2]} {str(meta['bits'])[:12]}{summary}"] if meta else []
+        if hashes:
+            facts[kind] = ", ".join(hashes)
+    return facts
+
+
+def _trained(recipe: Recipe) -> list[str]:
+    """The folders of what a recipe trains, parents first."""
+    folders: dict[str, None] = {}
+
+    def add(node: Node) -> None:
+        for parent in node.parents(recipe):
+            add(parent)
+        if node.trained:
+            folders[node.folder] = None
+
+    for member in members_of(recipe):
+        for node in member.nodes(recipe):
+            add(node)
+    return list(folders)

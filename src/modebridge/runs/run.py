@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,17 +27,18 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
+from modebridge.report import as_dicts, markdown_table, summary
 from modebridge.runs.graph import Graph, Job
-from modebridge.runs.local import Executor, Local
+from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
-from modebridge.runs.results import cost_in, curve_warnings, main_rows
-from modebridge.runs.store import Memory, RunFolder, Store
+from modebridge.runs.results import cost_in, curve_warnings, gather, main_rows, write_page
+from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder, Store
 from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Run", "run_recipe"]
+__all__ = ["Run", "run_recipe", "write_results"]
 
 
 class Run:
@@ -85,7 +87,8 @@ class Run:
         """The duration of each stage."""
         self._executor = executor or Local()
         self._progress = progress
-        self._boards: dict[str, TensorBoard] | None = {} if boards and folder is not None else None
+        self._board_folder = folder.path / "tensorboard" if boards and folder is not None and folder.writes else None
+        self._boards: dict[str, TensorBoard] = {}
         # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
@@ -152,11 +155,7 @@ class Run:
         return load_curve(self.setting, self.tensors(PointMember(i, j).nodes(self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> LogitTable:
-        """The logits of members on the validation and test splits: from the folder, or predicted now.
-
-        Args:
-            members: the members; those that they read are added.
-        """
+        """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
         wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
         tables = self.tensors([*map(Logits, wanted), Labels()])
         labels = tables[Labels().place]
@@ -202,8 +201,10 @@ class Run:
 
         def report(job: Job, epoch: Epoch) -> None:
             count(job, epoch.number, epoch.total, epoch.rate)
-            if self._boards is not None:
-                self._board(job, epoch)
+            if self._board_folder is not None:
+                if job.title not in self._boards:
+                    self._boards[job.title] = TensorBoard(self._board_folder / job.title.replace(" ", "/"))
+                self._boards[job.title](epoch)
 
         parents = {place: self._read(place) for job in jobs for place in job.parents}
         for job, made in self._executor.execute(jobs, self.setting, parents, self.store.work, report):
@@ -231,14 +232,6 @@ class Run:
                 "is read-only; copy it, or choose another folder with --out."
             )
 
-    def _board(self, job: Job, epoch: Epoch) -> None:
-        assert self._boards is not None
-        assert self.folder is not None
-        if self.folder.writes:
-            if job.title not in self._boards:
-                self._boards[job.title] = TensorBoard(self.folder.path / "tensorboard" / job.title.replace(" ", "/"))
-            self._boards[job.title](epoch)
-
 
 def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: Any) -> Run:
     """Make everything in a recipe that does not exist yet, then score every combination on the test split.
@@ -251,6 +244,35 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
         run.make(everything_in(recipe))
     run.rows  # noqa: B018 - makes and scores the members
     return run
+
+
+def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
+    """Write results.md, results.json and the page of a finished run, unless the folder is read-only; returns a record.
+
+    If nothing has changed, results.json keeps its time and machine.
+    """
+    recipe, before = folder.path / RECIPE, folder.record(RESULTS)
+    record: dict[str, Any] = {
+        "recipe": run.recipe.name,
+        "seed": run.seed,
+        "rows": as_dicts(run.rows),
+        "warnings": run.warnings,
+        "summary": summary(run.rows, run.table.guess_nll),
+        "settings": recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+    }
+    changed = bool(run.trained) or any(
+        before.get(key) != value for key, value in json.loads(json.dumps(record)).items()
+    )
+    record["trained"] = run.trained
+    record["seconds"] = run.seconds if run.trained else before.get("seconds", {})
+    record |= machine()
+    if folder.writes:
+        folder.write("results.md", "\n\n".join([markdown_table(run.rows), *run.warnings, record["summary"]]) + "\n")
+        if changed:
+            folder.write_record(RESULTS, record)
+        write_page(folder, gather(folder, run.table, run.rows))
+        folder.tidy()
+    return record
 
 
 class _Count:

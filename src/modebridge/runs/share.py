@@ -13,8 +13,6 @@ from modebridge.members import Setting, row_plans
 from modebridge.recipes import Recipe
 from modebridge.report import markdown_table
 from modebridge.runs.ensemble import ensemble_of
-from modebridge.runs.plan import find_recipe_of, setting_for
-from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import LogitTable, Row, Scored
 
@@ -32,19 +30,13 @@ DATA = {
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder written by `share_run`.
-
-    Args:
-        path: the folder.
-        names: names of the members.
-        scores: scores of the ensemble on the test split.
-        needs_net: whether users must pass the network, because no library has it.
-    """
+    """A folder written by `share_run`, its members, and their scores on the test split."""
 
     path: Path
     names: tuple[str, ...]
     scores: Scored
     needs_net: bool
+    """Whether users must pass the network, because no library has it."""
 
 
 def share_run(
@@ -66,9 +58,9 @@ def share_run(
             f"Expected modes, students and bridges to share, but got '{names[0]}', whose network is built inside the "
             "run; use modebridge export for one file of it."
         )
-    recipe, seed = find_recipe_of(run)
-    setting, answers = setting_for(recipe, seed, run), read_answers(run)
-    scored, table = _scored(recipe, answers, names)
+    setting: Setting = notes["setting"]
+    recipe = setting.recipe
+    scored, table = _scored(recipe, notes["answers"], names)
     title, known = DATA.get(recipe.data.name, ("custom data", ""))
     image = setting.facts.image
     card = Card(
@@ -83,7 +75,7 @@ def share_run(
             "Scores": table,
             "Data": _data_section(setting, title),
             "Cost": _cost_section(scored, setting),
-            "Training": _origin_section(recipe, seed),
+            "Training": _origin_section(recipe, setting.seed),
         },
         place=place,
     )

@@ -88,10 +88,9 @@ class RunFolder:
 
     @contextmanager
     def alone(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Work in the folder while no other run does; the lock is released when the process ends, in whatever way.
+        """Work in the folder while no other run does; `waiting` is called once if it must be waited for.
 
-        Args:
-            waiting: called once if another run is active, before waiting for it.
+        The lock is released when the process ends, in whatever way.
         """
         if not self.writes:
             yield
@@ -134,11 +133,7 @@ class RunFolder:
         return meta if stamp is not None and stamp == self._stamp(place) else self.read(place)[1]
 
     def read(self, place: str) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """The tensors and metadata of an artefact, whatever it was made from; empty if it is missing or damaged.
-
-        Args:
-            place: its path in the folder, "modes/0".
-        """
+        """The tensors and metadata of an artefact such as "modes/0"; empty if it is missing or damaged."""
         stamp = self._stamp(place)
         with self._noting_damage(place):
             if stamp is not None:
