@@ -119,7 +119,7 @@ def test_the_papers_numbers_are_those_of_the_reference() -> None:
 
 def test_the_deep_ensembles_of_the_papers_runs() -> None:
     """The sets that the authors' references were made from: four different ones of every size, over eight modes."""
-    sheet = Sheet(Answering(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
+    sheet = Sheet(Answering(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6))  # type: ignore[arg-type]
     sets = {
         m: [{int(name.removeprefix("mode-")) for name in sheet.deep_ensemble(m, run)} for run in range(4)]
         for m in range(1, 8)

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modebridge.errors import ModebridgeError, plural
-from modebridge.members import (
-    METHODS,
-    Setting,
-    base_epochs,
-    members_of,
-    parse_member,
-    row_plans,
-)
+from modebridge.members import METHODS, Setting, base_epochs, members_of, parse_member, row_plans
 from modebridge.report import Cell, Column, StudyTable, cost_figure
 from modebridge.runs import Run
 from modebridge.scoring import Row
-from modebridge.studies.sheet import COLUMNS, paper_numbers, score_cells
+from modebridge.studies.sheet import COLUMNS, answers_of, paper_numbers, score_cells
 
 __all__ = ["comparison_study"]
 
@@ -48,8 +41,7 @@ def comparison_study(run: Run) -> tuple[list[StudyTable], str]:
     """All methods on the same data: scores, and the cost of inference and training."""
     printed = paper_numbers("comparison", run.recipe)
     plans, notes = _plans(run.setting, beside_paper=bool(printed))
-    answers = run.answers([parse_member(name) for name in dict.fromkeys(name for row in plans for name in row.members)])
-    rows = answers.score_rows(plans)
+    rows = answers_of(run, [name for row in plans for name in row.members]).score_rows(plans)
     paper = {PAPER_ROWS[name][1]: cells for name, cells in printed.items()}
     cells = {}
     for row in rows:

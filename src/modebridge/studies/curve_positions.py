@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from modebridge.members import parse_member
 from modebridge.report import Column, StudyTable, cell_of, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import correspondence
-from modebridge.studies.sheet import COLUMNS, Sheet, midpoint, modes, paper_numbers
+from modebridge.studies.sheet import COLUMNS, Sheet, answers_of, midpoint, modes, paper_numbers
 
 __all__ = ["correspondence_study", "r_ablation", "r_position"]
 
@@ -25,7 +24,7 @@ def correspondence_study(run: Run) -> tuple[list[StudyTable], str]:
     plans["Other Bezier"] = [(midpoint(0, j), midpoint(0, k)) for j, k in pairs]
     plans["One end"] = [(midpoint(0, j), "mode-0") for j in partners]
     names = dict.fromkeys(name for compared in plans.values() for pair in compared for name in pair)
-    answers = run.answers([parse_member(name) for name in names])
+    answers = answers_of(run, names)
     tables = {name: answers.probabilities([name]) for name in names}
     printed = paper_numbers("correspondence", recipe)
     rows = {}
@@ -71,7 +70,7 @@ def r_ablation(run: Run) -> tuple[list[StudyTable], str]:
     sheet.add("DE-1", [["mode-0"]], "ResNet (DE-1)")
     bridges = {r: "I-0-1-small" + ("" if r == 0.5 else f"@{r:g}") for r in positions}
     targets = {r: _on_curve(r) if r < 1 else "mode-1" for r in positions}
-    answers = run.answers([parse_member(name) for name in (*bridges.values(), *targets.values())])
+    answers = answers_of(run, [*bridges.values(), *targets.values()])
     extra: dict[str, dict[str, float]] = {}
     for r, bridge in bridges.items():
         name = f"DE-1 + bridge I at r = {r:g}"
@@ -80,7 +79,7 @@ def r_ablation(run: Run) -> tuple[list[StudyTable], str]:
         sheet.add(name, [["mode-0", bridge]], f"ResNet (DE-1) + Bridge_sm (r={r:.1f})")
     columns = (Column("R2", 3, "up"), Column("KL", 3, "down"), *COLUMNS[2:])
     notes = ("One pair of modes. The paper's caption says batch norm, but the rows are of FRN networks.",)
-    table = sheet.table("Bridges for other positions", columns, paper_numbers("r_ablation", run.recipe), notes, extra)
+    table = sheet.table("Bridges for other positions", columns, "r_ablation", notes, extra)
     bridged = list(table.rows)[1:]
     panels = [(column, {column: (positions, table.means(column, bridged))}) for column in ("R2", "NLL")]
     return [table], lines_figure("r", panels, {"NLL": {"DE-1": table.means("NLL")[0]}})

@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from modebridge.errors import ModebridgeError, plural
-from modebridge.members import parse_member
 from modebridge.report import Column, StudyTable, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import accuracy, r2
-from modebridge.studies.sheet import COLUMNS, Names, Sheet, midpoint, modes, paper_numbers, runs
+from modebridge.studies.sheet import COLUMNS, Names, Sheet, answers_of, midpoint, modes, runs
 
 __all__ = ["bridge_size", "mode_choice", "swa", "type1", "type2", "type_mix"]
 
@@ -22,7 +21,7 @@ def type1(run: Run) -> tuple[list[StudyTable], str]:
     """One network with k type I bridges, compared with deep ensembles and with the midpoints of the curves."""
     recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
-    sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(recipe, 6))
     most = min(4, recipe.modes - 1)
     sheet.add_deep_ensemble(1, paper="ResNet (DE-1)")
     _add_type1(sheet, most)
@@ -32,7 +31,7 @@ def type1(run: Run) -> tuple[list[StudyTable], str]:
         sheet.add_deep_ensemble(m, paper=f"DE-{m}")
     table = sheet.table(
         "Type I bridges",
-        paper=paper_numbers("type1", recipe),
+        paper="type1",
         notes=(
             "Rows with bridges start from mode 0 and vary its partners; DE-1 varies the mode.",
             "#Params is the actual count; the paper divides bridges by three networks (docs/cost.md).",
@@ -60,9 +59,8 @@ def _add_type1(sheet: Sheet, most: int, base: str = "mode") -> None:
 
 def type2(run: Run) -> tuple[list[StudyTable], str]:
     """Deep ensembles with type II bridges between their modes, compared with the midpoints of the curves."""
-    recipe = run.recipe
     # The paper's tables put type II bridges between modes 0 to 4.
-    sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(run.recipe, 5))
     largest = len(sheet.orders[0])
     sheet.add_deep_ensemble(1)
     for m in range(2, min(4, largest) + 1):
@@ -81,11 +79,8 @@ def type2(run: Run) -> tuple[list[StudyTable], str]:
             sheet.add(f"DE-{m} + {b} Bezier", sets)
     if largest > 4:
         sheet.add_deep_ensemble(5, paper="DE-5")
-    table = sheet.table(
-        "Type II bridges",
-        paper=paper_numbers("type2", recipe),
-        notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
-    )
+    notes = ("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",)
+    table = sheet.table("Type II bridges", paper="type2", notes=notes)
     endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
     return [table], _beside_ensembles(table, endings)
 
@@ -103,8 +98,7 @@ def _with_type2(sheet: Sheet, m: int, size: str = "small", most: int | None = No
 
 def type_mix(run: Run) -> tuple[list[StudyTable], str]:
     """Deep ensembles with type II bridges between their modes, and with additional type I bridges."""
-    recipe = run.recipe
-    sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(run.recipe, 5))
     for m in range(2, min(3, len(sheet.orders[0])) + 1):
         twos = _with_type2(sheet, m)
         # One type I bridge on each mode, toward the next.
@@ -118,7 +112,7 @@ def type_mix(run: Run) -> tuple[list[StudyTable], str]:
         sheet.add(f"DE-{m} + {b} II + {m} I", both, f"DE-{m} + {b} Bridge_sm (II) + {m} Bridge_sm (I)")
     if len(sheet.orders[0]) > 3:
         sheet.add_deep_ensemble(4, paper="DE-4")
-    table = sheet.table("Both types of bridges", paper=paper_numbers("type_mix", recipe))
+    table = sheet.table("Both types of bridges", paper="type_mix")
     return [table], _beside_ensembles(table, {"+ bridges II": " II", "+ bridges II and I": " I"})
 
 
@@ -131,7 +125,7 @@ def swa(run: Run) -> tuple[list[StudyTable], str]:
         )
     # Members of both bases are in one run folder, since their names differ, so `advise` and `export` know them too. As
     # in the type I table, bridges go from mode 0 to modes 1 to 5.
-    sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(recipe, 6))
     largest = min(4, recipe.modes)
     for m in range(1, largest + 1):
         sheet.add_deep_ensemble(m)
@@ -143,7 +137,7 @@ def swa(run: Run) -> tuple[list[StudyTable], str]:
     sheet.add("DE-2 (SWA) + 1 bridge II small", twos)
     table = sheet.table(
         "Bridges on SWA networks",
-        paper=paper_numbers("swa", recipe),
+        paper="swa",
         notes=(
             "SWA: the mean of the weights after each epoch of the last quarter of training, at a constant learning "
             "rate. The authors' code continues from that mean after each epoch, which is a different method.",
@@ -162,10 +156,9 @@ def swa(run: Run) -> tuple[list[StudyTable], str]:
 
 def bridge_size(run: Run) -> tuple[list[StudyTable], str]:
     """Type II bridges of several widths: how closely they match the midpoint, and the scores of DE-2 with each."""
-    recipe = run.recipe
     slims = [8, 4, 2, 1]
     names = [*(f"II-0-1-slim{slim}" for slim in slims), midpoint(0, 1), *modes([0, 1])]
-    answers = run.answers([parse_member(name) for name in names])
+    answers = answers_of(run, names)
     target = answers.probabilities([midpoint(0, 1)])
     sheet = Sheet(run, [[0, 1]])
     extra: dict[str, dict[str, float]] = {}
@@ -181,16 +174,15 @@ def bridge_size(run: Run) -> tuple[list[StudyTable], str]:
         }
         sheet.add(name, [[*modes([0, 1]), bridge]], f"CNN {width // slim} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
-    table = sheet.table("Sizes of a type II bridge", columns, paper_numbers("model_size", recipe), extra=extra)
+    table = sheet.table("Sizes of a type II bridge", columns, "model_size", extra=extra)
     panels = _panels(table, {"bridge alone": (table.means("bridge FLOPs"), list(table.rows))}, ("R2", "NLL"))
     return [table], lines_figure("FLOPs of the bridge, relative to one network", panels)
 
 
 def mode_choice(run: Run) -> tuple[list[StudyTable], str]:
     """Bridges on the best, the middle and the worst of three modes by validation accuracy."""
-    recipe = run.recipe
-    count = min(3, recipe.modes)
-    answers = run.answers([parse_member(name) for name in modes(range(count))])
+    count = min(3, run.recipe.modes)
+    answers = answers_of(run, modes(range(count)))
     accuracies = [
         accuracy(answers.probabilities([name], "valid"), answers.valid_labels) for name in modes(range(count))
     ]
@@ -207,7 +199,7 @@ def mode_choice(run: Run) -> tuple[list[StudyTable], str]:
     table = sheet.table(
         "The mode to start from",
         (Column("valid ACC", 2), *COLUMNS[:6]),
-        paper_numbers("optimal_mode", recipe, " / Comparable differences"),
+        "optimal_mode",
         ("Modes are ranked by accuracy on the validation split.",),
         extra,
     )

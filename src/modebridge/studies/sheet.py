@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TypeAlias
@@ -12,9 +12,9 @@ from modebridge.members import parse_member
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, cell_of
 from modebridge.runs import Run
-from modebridge.scoring import Scored, dee
+from modebridge.scoring import LogitTable, Scored, dee
 
-__all__ = ["COLUMNS", "Names", "Sheet", "midpoint", "modes", "paper_numbers", "runs", "score_cells"]
+__all__ = ["COLUMNS", "Names", "Sheet", "answers_of", "midpoint", "modes", "paper_numbers", "runs", "score_cells"]
 
 Names: TypeAlias = Sequence[str]
 """The names of some members."""
@@ -38,23 +38,27 @@ def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
     return tables
 
 
-def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
+def paper_numbers(table: str, recipe: Recipe) -> Mapping[str, Mapping[str, str]]:
     """The cells printed in the paper, by row and column, if the recipe is the paper's; otherwise empty."""
     dataset = _DATASETS.get(recipe.name, "")
     # All settings must match: a changed recipe is not the paper's, whatever its name.
     if not dataset or recipe != find_recipe(recipe.name):
         return {}
-    return _printed().get(table, {}).get(dataset + group, {})
+    tables = _printed().get(table, {})
+    # The table of modes to start from has two parts; ours are modes that differ as little as those of the second.
+    return tables.get(dataset) or tables.get(f"{dataset} / Comparable differences", {})
+
+
+def answers_of(run: Run, names: Iterable[str]) -> LogitTable:
+    """The logits of members by name; trains what is missing."""
+    return run.answers([parse_member(name) for name in names])
 
 
 def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
     """The modes of each repetition, in order: mode 0, then the others, rotated by one each time.
 
-    As in the authors' code, every repetition starts with mode 0 and takes consecutive others; at most four.
-
-    Args:
-        recipe: the recipe, which gives the number of modes.
-        pool: maximum number of modes to use.
+    As in the authors' code, every repetition starts with mode 0 and takes consecutive others, of the first `pool`
+    modes; there are at most four.
 
     >>> from modebridge.recipes import find_recipe
     >>> runs(find_recipe("digits"))
@@ -88,19 +92,16 @@ def score_cells(scored: Scored) -> dict[str, float]:
 
 
 class Sheet:
-    """Rows of member sets, one set per repetition, scored and averaged.
+    """Rows of member sets, one set per repetition, scored and averaged; `orders` are the modes of each repetition."""
 
-    Args:
-        run: the run that trains and evaluates the members.
-        orders: the modes of each repetition, from `runs`.
-        largest: size of the largest deep ensemble used for DEE; 0 for the number of modes in a repetition.
-    """
-
-    def __init__(self, run: Run, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
+    def __init__(self, run: Run, orders: Sequence[Sequence[int]]) -> None:
         self._run = run
         self.orders = [list(order) for order in orders]
-        sizes, repetitions = range(1, (largest or len(self.orders[0])) + 1), range(len(self.orders))
-        self._references = [[self.deep_ensemble(m, number) for m in sizes] for number in repetitions]
+        # The deep ensembles for DEE: up to DE-7, as in the paper, if there are repetitions.
+        largest = min(run.recipe.modes, 7) if len(orders) > 1 else len(orders[0])
+        self._references = [
+            [self.deep_ensemble(m, number) for m in range(1, largest + 1)] for number in range(len(orders))
+        ]
         self._plans: list[tuple[str, Sequence[Names], str]] = []
 
     def add(self, name: str, sets: Sequence[Names], paper: str = "") -> None:
@@ -125,7 +126,7 @@ class Sheet:
         self,
         title: str,
         columns: Sequence[Column] = COLUMNS,
-        paper: Mapping[str, Mapping[str, str]] | None = None,
+        paper: str = "",
         notes: Sequence[str] = (),
         extra: Mapping[str, Mapping[str, float]] | None = None,
     ) -> StudyTable:
@@ -134,13 +135,13 @@ class Sheet:
         Args:
             title: title of the table; the recipe's name is appended.
             columns: columns, in order.
-            paper: cells of the paper, by the paper's row names.
+            paper: name of the paper's table, see `paper_numbers`.
             notes: notes below the table.
             extra: further numbers by row, for columns that are not scores of a set of members.
         """
         everything = [*(sets for _, sets, _ in self._plans), *self._references]
-        needed = dict.fromkeys(name for sets in everything for names in sets for name in names)
-        answers = self._run.answers([parse_member(name) for name in needed])
+        answers = answers_of(self._run, dict.fromkeys(name for sets in everything for names in sets for name in names))
+        numbers = paper_numbers(paper, self._run.recipe)
         scored = cache(lambda *names: answers.score(names))
         references = [[scored(*names).nll for names in ensembles] for ensembles in self._references]
         rows: dict[str, dict[str, Cell]] = {}
@@ -152,7 +153,7 @@ class Sheet:
             # Costs do not vary between repetitions; the references for DEE do.
             values |= {column: values[column][:1] for column in ("FLOPs", "#Params")}
             values["DEE"] = [dee(one.nll, levels) for one, levels in zip(every, references, strict=True)]
-            paper_cells = (paper or {}).get(printed, {})
+            paper_cells = numbers.get(printed, {})
             shown = [column.name for column in columns if column.name in values]
             rows[name] = {column: cell_of(values[column], paper_cells.get(column, "")) for column in shown}
             for column, value in (extra or {}).get(name, {}).items():
