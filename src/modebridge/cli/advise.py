@@ -19,7 +19,7 @@ from modebridge.runs import (
     read_answers,
     setting_for,
 )
-from modebridge.scoring import LogitTable, Scored, advise
+from modebridge.scoring import Scored, advise
 
 __all__ = ["advise_run"]
 
@@ -43,6 +43,12 @@ def advise_run(
     missing = missing_members(folder, recipe, table)
     for sentence in missing:
         say(sentence, style="yellow")
+    prices = None  # in FLOPs
+    if cost_unit == "params":
+        one_network = next(cost.params for cost in table.costs.values() if not cost.reads)
+        prices = {name: cost.params / one_network for name, cost in table.costs.items()}
+    elif cost_unit != "flops":
+        raise ModebridgeError(f"Expected --cost-unit to be flops or params, but got '{cost_unit}'; choose one.")
     if max_epochs is not None and not max_epochs >= 0:
         raise ModebridgeError(
             f"Expected --max-epochs to be at least 0, but got {max_epochs}; leave it out for no limit."
@@ -53,23 +59,25 @@ def advise_run(
         names = [name for name, cost in table.costs.items() if cost.usable]
         effort = effort_of(setting_for(recipe, seed, folder), names, have, inf if max_epochs is None else max_epochs)
     note(f"Comparing combinations of {plural(len(table.costs), 'member')} on the validation split ...")
-    advice = advise(table, budget, _prices(table, cost_unit), cascades=cascades, effort=effort)
+    advice = advise(table, budget, prices, cascades=cascades, effort=effort)
     chosen = advice.chosen
     # The test split is used after the choice and only for it: the lowest of many validation scores is optimistic.
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
     absent = absent_weights(folder, recipe, chosen.members)
-    command = None if absent else _export_command(path, chosen)
+    threshold = "" if chosen.threshold is None else f" --threshold {chosen.threshold:.8g}"
+    command = f"modebridge export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
+    export = _not_exportable(folder, absent) if absent else f"To export it: {command}"
     console = Screen()
     if as_json:
         if absent:
-            say(_not_exportable(folder, absent), style="yellow")
+            say(export, style="yellow")
         record = {
             "chosen": {**chosen.as_dict(), "cost": advice.cost(chosen)},
             "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
             "looked_at": advice.looked_at,
             "exact": advice.exact,
             "test": tested.as_dict(),
-            "export": command,
+            "export": None if absent else command,
             "left_out": [*folder.left_out(), *missing],
         }
         console.print_data(record)
@@ -104,15 +112,7 @@ def advise_run(
         f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %{share}; {one} alone has NLL {alone.nll:.4f}, accuracy "
         f"{100 * alone.accuracy:.2f} %."
     )
-    console.print(f"To export it: {command}" if command else _not_exportable(folder, absent), soft_wrap=True)
-
-
-def _prices(table: LogitTable, cost_unit: str) -> dict[str, float] | None:
-    """The cost of each member in networks; None for FLOPs, the default of `advise`."""
-    if cost_unit not in ("flops", "params"):
-        raise ModebridgeError(f"Expected --cost-unit to be flops or params, but got '{cost_unit}'; choose one.")
-    unit = next(cost.params for cost in table.costs.values() if not cost.reads)
-    return None if cost_unit == "flops" else {name: cost.params / unit for name, cost in table.costs.items()}
+    console.print(export, soft_wrap=True)
 
 
 def _described(choice: Scored) -> str:
@@ -120,12 +120,6 @@ def _described(choice: Scored) -> str:
     if choice.threshold is None:
         return " + ".join(choice.members)
     return f"{choice.members[0]}, then {' + '.join(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
-
-
-def _export_command(path: Path, chosen: Scored) -> str:
-    """The command that exports a choice."""
-    threshold = "" if chosen.threshold is None else f" --threshold {chosen.threshold:.8g}"
-    return f"modebridge export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
 
 
 def _not_exportable(folder: RunFolder, absent: Sequence[str]) -> str:

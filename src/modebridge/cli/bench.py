@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from modebridge.bridges import Bridge, build_bridge
-from modebridge.cli.show import existing, plain_table, span
+from modebridge.cli.show import existing, plain_table
 from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler
 from modebridge.deploy import DeployedEnsemble
 from modebridge.deploy.bench import Candidate, Result, time_all, time_file, usable_backends
@@ -78,7 +78,7 @@ def bench_target(
         for sentence in missing:
             say(sentence, style="yellow")
         rows = len(candidates) * len(chosen) * len(sizes)
-        say(f"{plural(rows, 'row')}, at least {span(rows * seconds)}, plus compilation.")
+        say(f"{plural(rows, 'row')}, at least {rows * seconds:,.0f} s, plus compilation.")
         if set(chosen) & {"compiled", "graphs"}:
             silence_compiler()
         dtype, results = torch.bfloat16 if bf16 else torch.float32, []

@@ -21,7 +21,7 @@ from modebridge.report import page
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
 from modebridge.scoring import Cost, combination_cost, feature_shapes
 
-__all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
+__all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost"]
 
 NEEDS = {
     "digits": "none",
@@ -66,14 +66,6 @@ def list_recipes(*, as_json: bool) -> None:
         "digits and recipes ending in -bn use batch norm, the others filter response norm. To run one: "
         "modebridge run RECIPE --data DIR, where DIR holds the official files of the data set."
     )
-
-
-def span(seconds: float) -> str:
-    """A duration in a readable unit."""
-    for unit, size in (("years", 31557600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle, product
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from modebridge.report.drawing import COLORS, GRAY, MARKERS, axes_of, styled, svg_of, whole_ticks
@@ -73,13 +74,12 @@ def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> lis
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
-    curves = {f"curve {name}": [point.r for point in points] for name, points in profiles.items()}
-    panels = []
-    for label, score, scale in (("NLL", "nll", 1.0), ("accuracy, %", "accuracy", 100.0)):
-        values = [[scale * getattr(point, score) for point in points] for points in profiles.values()]
-        panels.append(
-            (f"validation {label}", dict(zip(curves, zip(curves.values(), values, strict=True), strict=True)))
-        )
+    nlls, accuracies = {}, {}
+    for name, points in profiles.items():
+        rs = [point.r for point in points]
+        nlls[f"curve {name}"] = rs, [point.nll for point in points]
+        accuracies[f"curve {name}"] = rs, [100 * point.accuracy for point in points]
+    panels = [("validation NLL", nlls), ("validation accuracy, %", accuracies)]
     return lines_figure("r, the position on the curve", panels)
 
 
@@ -126,11 +126,7 @@ def bars_figure(
 ) -> str:
     """The paper's bar charts: an image, the predictions of both ends, and those of the midpoint and the bridge.
 
-    Args:
-        images: (N, C, H, W) floats in [0, 1].
-        truth: true class per image.
-        classes: class names.
-        probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
+    The probabilities (N, K) are those of these four, in this order.
     """
     count = len(images)
     figure, axes = axes_of(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
@@ -142,7 +138,8 @@ def bars_figure(
         picture.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", interpolation="nearest")
         picture.set_axis_off()
         picture.set_title(truth[row], fontsize=8)
-        kept = _likely([probabilities[label][row] for label in labels], 10)
+        peak = torch.stack([probabilities[label][row] for label in labels]).amax(dim=0)
+        kept = sorted(peak.argsort(descending=True, stable=True)[:10].tolist())
         for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
             for offset, k in zip((-0.2, 0.2), pair, strict=True):
                 heights = [float(probabilities[labels[k]][row][c]) for c in kept]
@@ -152,12 +149,6 @@ def bars_figure(
             axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
             axis.set(ylim=(0, 1), yticks=[0, 0.5, 1])
     return svg_of(figure)
-
-
-def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
-    """All classes if there are few, otherwise those with the highest probability in any table."""
-    peak = np.max([table.numpy() for table in tables], axis=0)
-    return sorted(np.argsort(-peak, kind="stable")[:most].tolist())
 
 
 @styled
@@ -210,11 +201,7 @@ def lines_figure(
 
 @styled
 def dots_figure(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Cell]]]]) -> str:
-    """Dots over categories, one panel per score; bars are standard deviations.
-
-    Args:
-        panels: label of each panel and its cells by series and category.
-    """
+    """Dots over categories, one panel per score, with its cells by series and category; bars are the spread."""
     categories = list(
         dict.fromkeys(category for _, series in panels for cells in series.values() for category in cells)
     )

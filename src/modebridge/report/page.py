@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -26,18 +26,10 @@ __all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "closed_gap", "p
 
 @dataclass(frozen=True)
 class Samples:
-    """A few test images for the bar charts.
+    """A few test images for the bar charts, and the members whose predictions these show."""
 
-    Args:
-        images: (N, C, H, W) floats in [0, 1].
-        numbers: (N,) positions in the test split.
-        ends: names of the two modes.
-        midpoint: name of the network between them.
-        bridge: name of the bridge.
-    """
-
-    images: Tensor
-    numbers: Tensor
+    images: Tensor  # (N, C, H, W) floats in [0, 1]
+    numbers: Tensor  # positions in the test split
     ends: tuple[str, str]
     midpoint: str
     bridge: str
@@ -55,37 +47,21 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class PageData:
-    """Everything that the page shows.
-
-    Args:
-        title: heading of the page.
-        rows: rows of the results table, scored.
-        warnings: sentences to show below the summary.
-        answers: logits of every member.
-        classes: class names.
-        profiles: points along each curve.
-        samples: images for the bar charts.
-        metrics: epochs by folder and artefact.
-        studies: studies of the run.
-        provenance: facts about the run.
-        recipe: the recipe as TOML.
-        imitators: members trained to imitate another, the rows of the correspondence figure.
-        targets: members they imitate, its columns.
-    """
+    """Everything that the page shows; the members in `imitators` were trained to imitate those in `targets`."""
 
     title: str
     rows: Sequence[Row]
     warnings: Sequence[str]
     answers: LogitTable
     classes: Sequence[str]
-    profiles: Mapping[str, Sequence[CurvePoint]] = field(default_factory=dict)
-    samples: Samples | None = None
-    metrics: Mapping[str, Mapping[str, Sequence[Epoch]]] = field(default_factory=dict)
-    studies: Sequence[StudyPart] = ()
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    recipe: str = ""
-    imitators: Sequence[str] = ()
-    targets: Sequence[str] = ()
+    profiles: Mapping[str, Sequence[CurvePoint]]  # by curve
+    samples: Samples | None
+    metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]  # by folder and artefact
+    studies: Sequence[StudyPart]
+    provenance: Mapping[str, str]
+    recipe: str  # as TOML
+    imitators: Sequence[str]
+    targets: Sequence[str]
 
 
 def page(data: PageData) -> str:
@@ -130,15 +106,11 @@ def best_for_cost(rows: Sequence[Row]) -> set[str]:
 
 def _reliability(data: PageData) -> str:
     rows = [row for role in ("one", "bridge", "two") for row in data.rows if row.role == role]
-    labels = data.answers.test_labels
-    diagrams = [
-        (
-            row.name,
-            reliability(data.answers.probabilities(row.members), labels),
-            reliability(data.answers.calibrated(row.members), labels),
-        )
-        for row in rows
-    ]
+    answers, labels = data.answers, data.answers.test_labels
+    diagrams = []
+    for row in rows:
+        before, after = answers.probabilities(row.members), answers.calibrated(row.members)
+        diagrams.append((row.name, reliability(before, labels), reliability(after, labels)))
     return reliability_figure(diagrams) if diagrams else ""
 
 
@@ -180,12 +152,7 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
 
 
 def summary(rows: Sequence[Row], guess_nll: float) -> str:
-    """The result of a run in a sentence with its own numbers, whatever it is.
-
-    Args:
-        rows: the scored rows of its table.
-        guess_nll: NLL of predicting the class frequencies.
-    """
+    """The result of a run in a sentence; `guess_nll` is that of predicting the class frequencies."""
     by_role = {row.role: row for row in rows}
     one, two, bridged = (by_role[role].scores for role in ("one", "two", "bridge"))
     share = closed_gap(one.nll, bridged.nll, two.nll)
