@@ -61,6 +61,10 @@ def test_scores_are_those_by_hand(ensemble):
     ]:
         assert raw == pytest.approx(score(plain, labels), rel=1e-9)
         assert calibrated == pytest.approx(score(tempered, labels), rel=1e-9)
+    table, numbers = predict(ensemble, data)
+    torch.testing.assert_close(table, tempered, rtol=0, atol=1e-12)
+    assert torch.equal(numbers, labels)
+    assert not table.requires_grad
     assert found.temperature == float(ensemble.temperature) != 1.0
     assert found.nll != found.raw_nll
     assert found.cost == cost(ensemble, (1, 8, 8))
@@ -127,15 +131,6 @@ def test_data_that_does_not_fit_is_refused(ensemble):
     for empty in ([], iter([])):
         with pytest.raises(ModebridgeError, match="Expected data to have batches"):
             evaluate(ensemble, empty)
-
-
-def test_predict_joins_batches_in_order(ensemble):
-    data = batches()
-    table, labels = predict(ensemble, data)
-    assert torch.equal(labels, torch.cat([y for _, y in data]))
-    with torch.no_grad():
-        torch.testing.assert_close(table, ensemble(torch.cat([x for x, _ in data])), rtol=0, atol=1e-12)
-    assert not table.requires_grad
 
 
 def test_predict_leaves_a_module_as_it_was():

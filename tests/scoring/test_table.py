@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import ALL, LogitTable, MemberCost, Row, Scored, dee
+from modebridge.scoring import ALL, LogitTable, MemberCost, Row, dee
 
 TWO = ["mode-0", "mode-1"]
 BRIDGED = ["mode-0", "I-0-1-small"]
@@ -156,10 +156,3 @@ def test_rows_are_compared_with_deep_ensembles() -> None:
     assert [("closed" in scored.intervals) for scored in (one, two, bridge, cascade)] == [False, False, True, True]
     frequency = found.test_labels.bincount() / 2000
     assert found.guess_nll == pytest.approx(float(-(frequency * frequency.log()).sum()))
-
-
-def test_scores_as_text() -> None:
-    text = str(table().score(BRIDGED, intervals=True))
-    assert "95% interval" in text
-    assert text.splitlines()[-1].startswith("300 images; temperature ")
-    assert isinstance(table().score(BRIDGED), Scored)

@@ -77,7 +77,7 @@ class ShiftedData:
     def span(self) -> tuple[float, float]:
         """The values of black and white: 0 and 1, extended to the range of the test images.
 
-        The digits with their fixed noise exceed it, as do images that a user has normalised.
+        The digits with their fixed noise exceed it, as do images that a user has normalized.
         """
         low, high = 0.0, 1.0
         test = self._data.splits.test

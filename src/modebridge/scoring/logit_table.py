@@ -91,12 +91,9 @@ class LogitTable:
     def threshold(
         self, members: Sequence[str], average_cost: float, prices: Mapping[str, float] | None = None
     ) -> float:
-        """The threshold at which a cascade has the given average cost on the validation images.
+        """The threshold at which a cascade has an average cost, in networks, on the validation images.
 
-        Args:
-            members: names of the members; the first runs on all images.
-            average_cost: average cost in networks.
-            prices: cost of each member in networks; None uses multiply-adds.
+        The first member runs on all images. Prices are the cost of each member in networks; None uses multiply-adds.
         """
         if prices is None:
             alone, whole = self.cost(members[:1]).relative_flops, self.cost(members).relative_flops
@@ -140,12 +137,8 @@ class LogitTable:
     ) -> Scored:
         """Every score of a combination; the temperature comes from the validation split.
 
-        Args:
-            members: names of the members.
-            split: the images to score on.
-            threshold: for a cascade, see `threshold`: the first member runs on all images, the others only on those
-                where it is less confident. The cost depends on their share of the images.
-            intervals: whether to compute bootstrap intervals, which takes longer.
+        With a threshold it is a cascade: the first member runs on all images, the others only on those where it is less
+        confident, and the cost depends on their share of the images. Bootstrap intervals take longer.
         """
         plain, tempered, unsure = self._predicted(members, split, threshold)
         share = 1.0 if unsure is None else float(unsure.double().mean())

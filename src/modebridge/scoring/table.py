@@ -159,9 +159,7 @@ class Row:
         order: sort key of the row.
         note: the purpose of the row, if the name does not tell.
         role: its role in the summary: "one" and "two" networks, the first "bridge", its "control", "heads".
-        average_cost: for a cascade, the average cost in networks on the validation images: the first member alone
-            predicts the images that it is confident of, the others run only on the rest. None runs all members on all
-            images.
+        average_cost: for a cascade, the average cost in networks on the validation images.
         scored: cost and scores; None before it is scored.
     """
 

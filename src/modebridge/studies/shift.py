@@ -27,8 +27,8 @@ __all__ = ["ShiftedLogits", "shift_study", "shifted_tables"]
 
 EVERY = tables_of(CORRUPTED)
 """All corrupted tables; all corruptions and severities have equal weight."""
-STEPS = {0: ["clean"], **{severity: [f"{name}-{severity}" for name in CORRUPTIONS] for severity in SEVERITIES}}
-"""Tables by severity; 0 for clean images."""
+STEPS = {"clean": ["clean"], **{str(step): [f"{name}-{step}" for name in CORRUPTIONS] for step in SEVERITIES}}
+"""Tables by severity."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
     rows = [row for row in row_plans(run.recipe) if existing.issuperset(row.members)]
     members = [parse_member(name) for name in dict.fromkeys(name for row in rows for name in row.members)]
     shifted = _Shifted(rows, shifted_tables(run, members, names))
-    severities = {"clean": STEPS[0], **{str(severity): STEPS[severity] for severity in SEVERITIES}, "mean": EVERY}
+    severities = {**STEPS, "mean": EVERY}
     corruptions = {name: [f"{name}-{severity}" for severity in SEVERITIES] for name in CORRUPTIONS}
     tables = [
         shifted.means("NLL by severity", Column("NLL", 3, "down"), severities, _notes(run)),
@@ -208,7 +208,7 @@ class _Shifted:
         """Scores by severity: one and two networks, and the last row of every family."""
         last = {row.family: row for row in self._rows}
         chosen = [row for row in self._rows if row.role in ("one", "two") or row in last.values()]
-        one, xs = self._roles["one"], [float(severity) for severity in STEPS]
+        one, xs = self._roles["one"], [float(step) for step in range(len(STEPS))]
 
         def lines(score: str, base: Row | None = None) -> dict[str, tuple[list[float], list[float]]]:
             """Scores by row; with a base, the reduction relative to it, which is 0 for the base itself."""
