@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from modebridge.bridges import Bridge, VectorBody
 from modebridge.cli.app import app
 from modebridge.deploy import DeployedEnsemble, Temperatures, export
-from modebridge.deploy.parity import largest_difference, probe
+from modebridge.deploy.export import largest_difference, probe
 from modebridge.ensembles import Ensemble, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import sys
@@ -13,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from modebridge import ModebridgeError
-from modebridge.deploy.images import TooManyPixelsError, from_base64, from_bytes, from_lists, from_path
+from modebridge.deploy.inputs import TooManyPixelsError, from_bytes, from_lists, from_path
 
 COLOR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 
@@ -24,11 +23,10 @@ def png(pixels):
     return file.getvalue()
 
 
-def test_color_gray_other_sizes_and_base64():
+def test_color_gray_and_other_sizes():
     found = from_bytes(png(COLOR), (3, 4, 6))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, COLOR.transpose(2, 0, 1) / 255.0, rtol=1e-6)
-    np.testing.assert_array_equal(from_base64(base64.b64encode(png(COLOR)).decode(), (3, 4, 6)), found)
     gray = COLOR[..., 0]
     np.testing.assert_allclose(from_bytes(png(gray), (3, 4, 6)), np.stack([gray / 255.0] * 3), rtol=1e-6)
     luma = COLOR @ [0.299, 0.587, 0.114]
@@ -46,8 +44,7 @@ def test_what_is_no_image_is_a_sentence(data):
 def test_more_pixels_than_fit_are_not_unpacked(tmp_path):
     file = tmp_path / "large.png"
     file.write_bytes(png(COLOR))
-    ways = [(from_bytes, png(COLOR)), (from_base64, base64.b64encode(png(COLOR)).decode()), (from_path, file)]
-    for read, given in ways:
+    for read, given in ((from_bytes, png(COLOR)), (from_path, file)):
         assert read(given, (3, 4, 6), max_megapixels=24e-6).shape == (3, 4, 6)
         with pytest.raises(TooManyPixelsError, match=r"at most 2\.3e-05 megapixels, but got 6 x 4 pixels"):
             read(given, (3, 4, 6), max_megapixels=23e-6)
@@ -85,11 +82,9 @@ def test_every_mode_is_read_as_pillow_converts_it(mode):
             np.testing.assert_array_equal(found, table[None] if target == "L" else table.transpose(2, 0, 1))
 
 
-def test_channels_that_files_do_not_have_and_bad_base64():
+def test_channels_that_files_do_not_have():
     with pytest.raises(ModebridgeError, match="1 or 3 input channels"):
         from_bytes(png(COLOR), (4, 4, 6))
-    with pytest.raises(ModebridgeError, match="to be base64"):
-        from_base64("???", (3, 4, 6))
 
 
 def test_lists_are_taken_as_they_are():

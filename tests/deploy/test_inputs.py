@@ -16,7 +16,7 @@ from modebridge.bridges import Bridge
 from modebridge.cli.app import app
 from modebridge.deploy import Temperatures, export
 from modebridge.deploy.bench import time_file
-from modebridge.deploy.parity import probe
+from modebridge.deploy.export import probe
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode

@@ -52,6 +52,7 @@ def client(file):
 
 FORM = {"files": {"image": ("seven.png", png(PIXELS))}, "data": {"other": "text"}}
 ENCODED = base64.b64encode(png(PIXELS)).decode()
+LARGE = png(np.zeros((101, 100), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,8 @@ def test_an_image_in_every_form(client, file, sent):
         ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
         ({"content": b"x" * 100_001}, 413, "at most 100000 bytes"),
         ({"content": (b"x" * 60_000 for _ in range(2))}, 413, "at most 100000 bytes"),
-        ({"content": png(np.zeros((101, 100), np.uint8))}, 413, "at most 0.01 megapixels, but got 100 x 101 pixels"),
+        ({"content": LARGE}, 413, "at most 0.01 megapixels, but got 100 x 101 pixels"),
+        ({"json": {"image": base64.b64encode(LARGE).decode()}}, 413, "at most 0.01 megapixels"),
     ],
 )
 def test_bad_requests_are_one_sentence(client, sent, status, words):

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 
 import modebridge
-from modebridge.deploy.parity import expected
+from modebridge.deploy.export import expected
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.report import as_dicts

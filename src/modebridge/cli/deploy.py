@@ -123,7 +123,7 @@ def predict(
     from modebridge.cli.show import plain_table
     from modebridge.cli.terminal import Screen, put, say
     from modebridge.deploy import DeployedEnsemble
-    from modebridge.deploy.images import from_path
+    from modebridge.deploy.inputs import from_path
     from modebridge.errors import ModebridgeError, plural
 
     paths = [*(images or []), *(example_images() if examples else [])]

@@ -19,16 +19,14 @@ from torch import Tensor
 
 from modebridge.deploy.deployed import DeployedEnsemble
 from modebridge.deploy.export import export
-from modebridge.deploy.runners import Branches, capture
+from modebridge.deploy.runners import Branches
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
+from modebridge.nets.cuda_graph import CudaGraph
 from modebridge.scoring import cost
 from modebridge.seeds import generator
 
 __all__ = ["BACKENDS", "Candidate", "Result", "Spread", "measure", "time_all", "time_file", "usable_backends"]
-
-ROUNDS = 7
-"""Turns per candidate: enough for quartiles of ratios."""
 
 Backend: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 BACKENDS: dict[str, tuple[Backend, ...]] = {
@@ -55,14 +53,7 @@ class Spread(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """The times of one candidate.
-
-    Args:
-        seconds: time per call, over all calls.
-        rounds: median of each turn, in order; turns with the same index are adjacent in time.
-        calls: number of timed calls.
-        fastest: shortest call, the most reliable number on a shared machine.
-    """
+    """The times of one candidate: per call over all calls, the median of each turn, and the shortest call."""
 
     seconds: Spread
     rounds: tuple[float, ...]
@@ -78,20 +69,15 @@ def measure(
     candidates: Mapping[str, Callable[[], object]],
     seconds: float = 2.0,
     *,
-    rounds: int = ROUNDS,
+    rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time candidates in turns.
+    """Time candidates in turns; a call must return only when its work is done.
 
     Every candidate first runs twice untimed (compilation, allocation). Then each round gives every candidate one turn:
     one untimed call, which loads its weights into the caches, then timed calls, at least one, until its time is up. Odd
-    rounds visit the candidates in reverse order, so that a drift of the machine favors none.
-
-    Args:
-        candidates: functions by name; a call must return only when its work is done.
-        seconds: time per candidate, over all rounds; slow candidates take longer, with one call per round.
-        rounds: turns per candidate.
-        clock: clock in seconds.
+    rounds visit the candidates in reverse order, so that a drift of the machine favors none. `seconds` is the time per
+    candidate over all rounds; slow ones take longer, with one call per round.
 
     >>> found = measure({"nothing": lambda: None}, seconds=0.001)
     >>> len(found["nothing"].rounds), found["nothing"].calls >= 7
@@ -105,7 +91,11 @@ def measure(
     for number in range(rounds):
         for name in order if number % 2 == 0 else reversed(order):
             turns[name].append(_turn(candidates[name], seconds / rounds, clock))
-    return {name: _timing(times) for name, times in turns.items()}
+    found = {}
+    for name, rows in turns.items():
+        times = [time for turn in rows for time in turn]
+        found[name] = Timing(Spread.of(times), tuple(median(turn) for turn in rows), len(times), min(times))
+    return found
 
 
 def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]) -> list[float]:
@@ -119,19 +109,11 @@ def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]
     return times
 
 
-def _timing(turns: Sequence[Sequence[float]]) -> Timing:
-    times = [time for turn in turns for time in turn]
-    return Timing(Spread.of(times), tuple(median(turn) for turn in turns), len(times), min(times))
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time.
+    """Something to time: built once per backend, so that not all are in memory at once.
 
-    Args:
-        name: name in tables.
-        make: builds the ensemble; called once per backend, so that not all are in memory at once.
-        taps: where compiled regions are split; the same for all candidates, so that all are compiled alike.
+    Compiled regions are split at `taps`, the same for all candidates, so that all are compiled alike.
     """
 
     name: str
@@ -169,12 +151,7 @@ Shown: TypeAlias = Callable[[list[Result]], None]
 
 
 def usable_backends(device: str, asked: Sequence[str] | None = None) -> tuple[list[Backend], list[str]]:
-    """The backends that work on this machine, and a message for each that does not.
-
-    Args:
-        device: "cpu" or "cuda".
-        asked: the requested backends; one that does not work is then an error. None for all.
-    """
+    """The backends that work on this machine, and a message for each that does not; an error if it was asked for."""
     known = BACKENDS[device]
     for name in asked or ():
         if name not in known:
@@ -206,18 +183,9 @@ def time_all(
     log: Callable[[str], None] = lambda text: None,
     shown: Shown = lambda results: None,
 ) -> list[Result]:
-    """Time candidates with one backend at several batch sizes.
+    """Time candidates with one backend at several batch sizes; the first is the unit of the ratios.
 
-    Args:
-        candidates: the first is the unit of the ratios.
-        image_shape: (C, H, W) of one image.
-        backend: how to run them.
-        batches: batch sizes.
-        device: device to run on; ONNX Runtime runs on the CPU.
-        dtype: float32 or bfloat16.
-        seconds: time per candidate and batch size.
-        log: called with a message before each step.
-        shown: called with the results of each batch size as soon as they are complete.
+    `seconds` is the time per candidate and batch size; `log` is called with a message before each step.
     """
     flops: dict[str, float] = {}
     runners: dict[str, Callable[[Tensor], object]] = {}
@@ -261,10 +229,15 @@ def _call(run: Callable[[Tensor], Any], images: Tensor, backend: Backend) -> Cal
     """The function that `measure` calls; it returns when the result is ready."""
     if images.device.type != "cuda":
         return partial(run, images)
-    run = capture(run, images) if backend == "graphs" else run
+    if backend == "graphs":
+        # A copy: the time of a call includes that of moving its images there.
+        static = images.clone()
+        work: Callable[[], object] = partial(CudaGraph(partial(run, static), [static], images.device), [images])
+    else:
+        work = partial(run, images)
 
     def call() -> object:
-        output = run(images)
+        output = work()
         torch.cuda.synchronize(images.device)
         return output
 
@@ -284,7 +257,7 @@ def time_file(
 ) -> list[Result]:
     """Time an exported file with 0, 1, ..., all of its bridges; the unit of the ratios is the file without bridges.
 
-    A plain file always runs all members and is its own unit. The arguments are those of `time_all`.
+    A plain file always runs all members and is its own unit.
     """
     meta, shape = file.meta, file.image_shape()
     numbers = range(meta["bridges"] + 1) if meta["elastic"] else [meta["bridges"]]

@@ -14,7 +14,7 @@ import torch
 
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
 from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
-from modebridge.deploy.pt2 import read_pt2
+from modebridge.deploy.pt2 import quiet
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
@@ -132,13 +132,12 @@ class DeployedEnsemble:
                     f"Expected bridges to be from 0 to {most}, but got {bridges}; leave it out for all."
                 )
             feed["bridges"] = np.array(bridges, np.int64)
-        names = self.meta["outputs"]
         # Runtimes handle empty batches differently, so they never see one.
         if not len(feed[next(iter(self._specs))]):
-            empty = {name: np.zeros((0, *spec.shape), spec.type) for name, spec in output_specs(self.meta).items()}
-            return Answer(**empty)
+            specs = output_specs(self.meta)
+            return Answer(**{name: np.zeros((0, *spec.shape), spec.type) for name, spec in specs.items()})
         try:
-            return Answer(**dict(zip(names, self._run(feed), strict=True)))
+            return Answer(**dict(zip(self.meta["outputs"], self._run(feed), strict=True)))
         except Exception as error:
             # Runtimes raise their own exceptions for tokens out of range or lack of memory.
             raise ModebridgeError(
@@ -147,12 +146,7 @@ class DeployedEnsemble:
             ) from error
 
     def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:
-        """The answer for each image as plain data: class, index, probability, and all outputs of the file.
-
-        Args:
-            images: as in a call.
-            options: `bridges` and `threshold`, as in a call.
-        """
+        """The answer of a call for each image as plain data: class, index, probability, and all outputs of the file."""
         tables = {
             name: table.tolist() for name, table in self(images, **options)._asdict().items() if table is not None
         }
@@ -182,9 +176,11 @@ def _onnx(path: Path, threads: int | None) -> tuple[dict[str, Any], Callable[[di
 
 
 def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], list[Array]]]:
-    """The metadata of a file, and a function that runs its program in torch."""
-    program, text = read_pt2(path)
-    meta = read_metadata(text, path, range(FORMAT, FORMAT + 1))
+    """The metadata of a file, and a function that runs its program in torch, which is code that `export` wrote."""
+    extra = {KEY: ""}
+    with quiet():
+        program = torch.export.load(path, extra_files=extra).module()
+    meta = read_metadata(extra[KEY], path, range(FORMAT, FORMAT + 1))
 
     @torch.no_grad()
     def run(feed: Mapping[str, Array]) -> list[Array]:

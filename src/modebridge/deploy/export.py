@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from modebridge.batches import check_batch, size_of, take_rows
+from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
 from modebridge.deploy.deployed import DeployedEnsemble, needs_onnx
-from modebridge.deploy.inputs import OUTPUTS, check_example
+from modebridge.deploy.inputs import OUTPUTS, Array, check_example
 from modebridge.deploy.metadata import describe, metadata_json, seal
 from modebridge.deploy.module import EnsembleModule, Temperatures, fit_temperatures
 from modebridge.deploy.onnx import write_onnx
-from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.pt2 import write_pt2
-from modebridge.ensembles import Ensemble
+from modebridge.ensembles import Ensemble, average, cascaded, scale
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.files.atomic import write_file
+from modebridge.nets.flops import FAILED
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["check_format", "export"]
+__all__ = ["check_format", "expected", "export", "largest_difference", "probe"]
 
 EXTRAS = tuple(name for name in OUTPUTS if name not in ("probabilities", "used"))
+
+MARGIN = 1e-4
+"""A confidence this close to a threshold may be on either side of it, due to rounding."""
+
+Ask: TypeAlias = Callable[[Inputs, int | None, float | None], Array]
+"""Maps images (B, ...), a number of bridges and a threshold to probabilities (B, K)."""
 
 
 def export(
@@ -84,7 +90,7 @@ def export(
     metadata_json(meta, place)
     batches = probe(given, reference)
     module = _module(reference, temperatures, given, meta["outputs"], batches, tolerance)
-    tensors = list(given.values()) if isinstance(given, Mapping) else [given]
+    tensors = list(flatten(given).values())
 
     def write(scratch: Path) -> None:
         onnx = place.suffix == ".onnx"
@@ -136,7 +142,7 @@ def _module(
 
     @torch.no_grad()
     def ask(images: Inputs, bridges: int | None, threshold: float | None) -> Any:
-        return module(*(images.values() if isinstance(images, Mapping) else [images]))[0].numpy()
+        return module(*flatten(images).values())[0].numpy()
 
     few = [take_rows(batch, slice(8)) for batch in batches]
     if largest_difference(ask, reference, temperatures, few, cascade=False) < tolerance:
@@ -169,3 +175,93 @@ def _temperatures(ensemble: Ensemble, valid: Batches | Temperatures | None) -> T
         return fitted
     alone = own if len(ensemble.bases) == 1 and not heads else fitted.first
     return Temperatures(alone, (*fitted.by_bridges[:-1], own))
+
+
+def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
+    """Batches to compare on: rows of the example and random ones, in several sizes including one.
+
+    Random inputs on which the ensemble fails (such as meaningless sequences of tokens) are left out.
+    """
+    random = _random(example)
+    batches = [batch for batch in (random, take_rows(random, slice(1))) if _runs(ensemble, batch)]
+    batches += [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
+    return [batch for batch in batches if size_of(batch)]
+
+
+def _random(example: Inputs, count: int = 7) -> Inputs:
+    """Random floats in [0, 1]; for integers, shifted rows of the example, since other values may not be valid."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.arange(count) % size_of(example)
+
+    def some(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return torch.rand(count, *tensor.shape[1:], generator=generator)
+        chosen = tensor[rows]
+        # Each row is rolled by a different amount, the same in every input, so that masks stay with their tokens.
+        return torch.stack([row.roll(k, 0) for k, row in enumerate(chosen)]) if chosen.dim() > 1 else chosen
+
+    return map_inputs(some, example)
+
+
+@torch.no_grad()
+def _runs(ensemble: Ensemble, batch: Inputs) -> bool:
+    try:
+        return bool(ensemble.members(batch).isfinite().all())
+    except FAILED:
+        return False
+
+
+def expected(
+    members: Tensor, heads: Sequence[int], temperatures: Temperatures, bridges: int, threshold: float = ALL
+) -> Tensor:
+    """The prediction of the library: every member has run, and those that a file would skip are dropped."""
+    kept = members[: len(members) - sum(heads[bridges:])]
+    long = scale(average(kept), temperatures.by_bridges[bridges])
+    return cascaded(scale(members[0], temperatures.first), long, threshold)[0]
+
+
+@torch.no_grad()
+def largest_difference(
+    ask: Ask,
+    ensemble: Ensemble,
+    temperatures: Temperatures,
+    batches: Sequence[Inputs],
+    *,
+    cascade: bool,
+    margin: float = MARGIN,
+) -> float:
+    """The largest difference of a probability over all batches and, with a cascade, over all ways to run it.
+
+    An image whose confidence is within `margin` of a threshold may go either way, so both predictions are accepted.
+    """
+    worst, heads = 0.0, [bridge.heads for bridge, _ in ensemble.reads]
+    for number, images in enumerate(batches):
+        members = ensemble.members(images)
+        sure = scale(members[0], temperatures.first).amax(dim=-1)
+        ways: list[tuple[int | None, float | None]] = [(None, None)]
+        if cascade:
+            ways.append((None, _between(sure)))
+            # Every number of bridges, on the first batch only; the full ensemble covers them on the others.
+            ways += [(j, None) for j in range(len(heads))] if number == 0 else []
+        for bridges, threshold in ways:
+            output = torch.from_numpy(ask(images, bridges, threshold))
+            count = len(heads) if bridges is None else bridges
+            limit = ALL if threshold is None else threshold
+            wanted = expected(members, heads, temperatures, count, limit)
+            tied = ((sure - limit).abs() <= margin)[:, None]
+            either = [
+                torch.where(tied, expected(members, heads, temperatures, count, way), wanted) for way in (0.0, ALL)
+            ]
+            differences = torch.stack([(output - one).abs().amax(dim=-1) for one in either])
+            # NaN counts as infinity.
+            worst = max(worst, float(differences.amin(dim=0).nan_to_num(nan=float("inf")).max()))
+    return worst
+
+
+def _between(confidences: Tensor) -> float:
+    """A threshold in the widest gap between confidences of the first base, where rounding matters least."""
+    top = confidences.sort().values
+    if len(top) == 1:
+        return float(top[0]) / 2
+    gap = int(top.diff().argmax())
+    return float(top[gap] + top[gap + 1]) / 2

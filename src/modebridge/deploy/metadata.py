@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.batches import shapes_of, take_rows
+from modebridge.batches import IMAGES, shapes_of, take_rows
 from modebridge.bridges import Bridge
-from modebridge.deploy.inputs import specs_of
 from modebridge.deploy.module import Temperatures
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
@@ -46,25 +45,16 @@ def describe(
     ensemble: Ensemble,
     temperatures: Temperatures,
     example: Inputs,
-    classes: Sequence[str] | None = None,
-    info: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None,
+    info: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base.
-
-    Args:
-        ensemble: the ensemble to export.
-        temperatures: temperature per number of bridges.
-        example: a batch.
-        classes: class names; None for numbers.
-        info: further facts to store, see `export`.
-    """
-    given = dict(info or {})
-    unknown = [name for name in given if name not in ("names", "scores", "about", "unit")]
-    if unknown:
-        raise ModebridgeError(
-            f"Expected info to have names, scores, about or unit, but got '{unknown[0]}'; "
-            f"{near(unknown[0], ('names', 'scores', 'about', 'unit'))}"
-        )
+    """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base."""
+    given, known = dict(info or {}), ("names", "scores", "about", "unit")
+    for name in given:
+        if name not in known:
+            raise ModebridgeError(
+                f"Expected info to have names, scores, about or unit, but got '{name}'; {near(name, known)}"
+            )
     count = _classes(ensemble, example)
     labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
     if len(labels) != count:
@@ -74,16 +64,20 @@ def describe(
     bridges = [bridge for bridge, _ in ensemble.reads]
     heads = [bridge.heads for bridge in bridges]
     costs = _costs(ensemble, bridges, example, given.get("unit"))
-    specs = specs_of(example)
+    tensors = {IMAGES: example} if isinstance(example, Tensor) else example
+    inputs = {
+        name: {"shape": list(tensor.shape[1:]), "type": str(tensor.dtype).removeprefix("torch.")}
+        for name, tensor in tensors.items()
+    }
     # A single float input is the image, whatever the network calls it.
-    image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
+    image = next((entry["shape"] for entry in inputs.values() if len(inputs) == 1 and entry["type"] == "float32"), None)
     return {
         "format": FORMAT,
         "about": given.get("about") or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
-        "image": list(image.shape) if image is not None else None,
-        "inputs": {name: {"shape": list(spec.shape), "type": spec.type} for name, spec in specs.items()},
+        "image": image,
+        "inputs": inputs,
         "normalization": _normalization(ensemble) if image is not None else {},
         "members": _member_names(ensemble, bridges, given.get("names")),
         "bases": len(ensemble.bases),

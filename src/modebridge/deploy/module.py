@@ -63,14 +63,7 @@ def fit_temperatures(members: Sequence[Tensor] | Tensor, labels: Tensor, heads: 
 
 
 class BaseModule(EvaluationOnly):
-    """A base network that maps tensors in order to its logits and the features at its taps.
-
-    Args:
-        net: the network with its weights; copied.
-        taps: names of submodules whose outputs to return.
-        inputs: names of the tensors, if the network takes several by name.
-        folded: fold batch norm where that is exact.
-    """
+    """A copy of a base network that maps tensors in order to its logits and the features at its taps."""
 
     def __init__(self, net: nn.Module, taps: Sequence[str], inputs: Sequence[str] | None, *, folded: bool) -> None:
         super().__init__()
@@ -156,11 +149,8 @@ def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
 
     A batch norm is folded if the graph of the forward pass (torch.fx) shows that a convolution or linear layer feeds
     it and nothing else. It becomes an identity, so every submodule keeps its name. A network that fx cannot trace is
-    folded child by child; children that fx cannot trace stay unchanged.
-
-    Args:
-        net: network in evaluation mode; changed in place.
-        keep: taps whose features must not change; a batch norm right after one is not folded.
+    folded child by child; children that fx cannot trace stay unchanged. The features at the taps `keep` do not change:
+    a batch norm right after one is not folded.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
     >>> fold(net)[1]
@@ -182,7 +172,8 @@ def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
         fuse = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
         fused = fuse(layer, norm)
         layer.weight, layer.bias = fused.weight, fused.bias
-        _replace(net, after, nn.Identity())
+        parent, _, child = after.rpartition(".")
+        setattr(net.get_submodule(parent), child, nn.Identity().eval())
     return net.requires_grad_(False)
 
 
@@ -224,8 +215,3 @@ def _pairs(net: nn.Module, prefix: str) -> list[tuple[str, str]]:
         if len(users) == 1 and users[0].op == "call_module" and calls[str(users[0].target)] == 1:
             pairs.append((f"{prefix}{node.target}", f"{prefix}{users[0].target}"))
     return pairs
-
-
-def _replace(net: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(net.get_submodule(parent), child, module.train(False))

@@ -32,14 +32,7 @@ MOST = 2**31 - 2**20
 def write_onnx(
     module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[str, Any], path: Path
 ) -> Callable[[str], None]:
-    """Export the ensemble as ONNX; returns a function that writes it with its metadata.
-
-    Args:
-        module: the ensemble.
-        example: its inputs.
-        meta: metadata of the file.
-        path: path of the file.
-    """
+    """Export the ensemble as ONNX; returns a function that writes it with its metadata."""
     import onnx
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
@@ -54,8 +47,9 @@ def write_onnx(
         model = _cascade(bases, bridges, module, outputs, meta)
     else:
         model = _model(module, example, input_names=list(specs_in(meta)), output_names=meta["outputs"])
-        _set(model.graph.input, _values(specs_in(meta)))
-        _set(model.graph.output, _values(output_specs(meta)))
+        for field, specs in ((model.graph.input, specs_in(meta)), (model.graph.output, output_specs(meta))):
+            del field[:]
+            field.extend(_values(specs))
     onnx.checker.check_model(model)
 
     def write(metadata: str) -> None:
@@ -76,11 +70,6 @@ def _model(module: nn.Module, example: Sequence[Tensor], **options: Any) -> Mode
             part.ClearField("metadata_props")
             part.ClearField("doc_string")
     return model
-
-
-def _set(field: Any, values: Sequence[Any]) -> None:
-    del field[:]
-    field.extend(values)
 
 
 def _values(specs: Mapping[str, Spec]) -> list[Any]:
@@ -223,13 +212,7 @@ class _Builder:
     ) -> list[str]:
         """Add a model that runs if a condition holds; returns the softmax of its first output, and its other outputs.
 
-        Args:
-            condition: name of a boolean.
-            model: model that reads `inputs`, which are outside the branch.
-            inputs: names of values.
-            prefix: prefix of every name in the branch.
-            rows: name of the number of rows; zeros replace the outputs if the model does not run.
-            sizes: shapes of the outputs, without rows.
+        If it does not run, they are zeros: `rows` is the name of their number of rows, `sizes` are the other sizes.
         """
         from onnx import TensorProto, helper
 

@@ -17,7 +17,7 @@ from modebridge.deploy.metadata import KEY
 from modebridge.deploy.module import EnsembleModule
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["export_program", "read_pt2", "write_pt2"]
+__all__ = ["export_program", "quiet", "write_pt2"]
 
 LOGGERS = (
     "torch.onnx",
@@ -40,26 +40,10 @@ def write_pt2(module: EnsembleModule, example: Sequence[Tensor], path: Path) -> 
     return write
 
 
-def read_pt2(path: Path) -> tuple[Callable[..., tuple[Tensor, ...]], str]:
-    """The program of a file, which is code: the caller has checked that `export` wrote it. And its metadata."""
-    extra = {KEY: ""}
-    with quiet():
-        program = torch.export.load(path, extra_files=extra).module()
-    return program, extra[KEY]
-
-
 def export_program(
     exporter: Callable[..., Any], called: str, module: nn.Module, example: Sequence[Tensor], **options: Any
 ) -> Any:
-    """The program of a module that takes tensors in order, for any batch size.
-
-    Args:
-        exporter: `torch.export.export`, or another with its arguments.
-        called: name of the exporter in errors.
-        module: the module.
-        example: its inputs.
-        options: further arguments of the exporter.
-    """
+    """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`."""
     # Two rows: a batch size of one would become a constant. Contiguous, since strides become part of the program.
     inputs = tuple(tensor[:1].expand(2, *tensor.shape[1:]).contiguous() for tensor in example)
     shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs),)

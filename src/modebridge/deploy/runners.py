@@ -13,9 +13,8 @@ from modebridge.bridges import Heads
 from modebridge.deploy.module import BaseModule, EnsembleModule
 from modebridge.ensembles import Ensemble, Output, average, features_of, probabilities_of, scale
 from modebridge.nets import check_tap
-from modebridge.nets.cuda_graph import CudaGraph
 
-__all__ = ["Branches", "capture", "compile_regions"]
+__all__ = ["Branches", "compile_regions"]
 
 REGIONS = 512
 """How many shapes of regions one process may compile: more than members times batch sizes in any benchmark."""
@@ -25,14 +24,8 @@ class Branches:
     """Runs an ensemble member by member; in a CUDA graph, each member has its own stream.
 
     A bridge waits only for the features that it reads, so it runs in parallel with the rest of its base; its heads run
-    on its stream. On a CPU, and outside of a CUDA graph, members run one after another.
-
-    Args:
-        ensemble: modes and bridges; copied.
-        device: device to run on.
-        dtype: data type of weights and images; probabilities are averaged in at least float32.
-        compiled: compile regions, see `compile_regions`.
-        splits: additional taps to split regions at, so that ensembles with and without bridges are split alike.
+    on its stream. On a CPU, and outside of a CUDA graph, members run one after another. `splits` are additional taps to
+    split compiled regions at, so that ensembles with and without bridges are split alike.
     """
 
     def __init__(
@@ -114,15 +107,7 @@ def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "induc
     """Compile, in place, the largest submodules that contain no split; hooks stay outside of them.
 
     Regions of one class and shape share their code, so all members of all ensembles compile in the time of a few
-    blocks; whole networks would take minutes each.
-
-    Args:
-        net: network to change in place.
-        splits: names of submodules whose output must be readable between two regions.
-        backend: backend of `torch.compile`.
-
-    Returns:
-        The names of the regions.
+    blocks; whole networks would take minutes each. Returns the names of the regions.
     """
     # All shapes of a class share one counter of recompilations, whose default limit is too low for this.
     for limit in ("recompile_limit", "accumulated_recompile_limit"):
@@ -141,17 +126,3 @@ def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "induc
     regions: list[str] = []
     walk(net, "")
     return regions
-
-
-def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:
-    """Capture a function in a CUDA graph for images of this shape: one launch per call.
-
-    The next call overwrites the memory of the output.
-
-    Args:
-        function: function of images; its weights must not move in memory.
-        images: images on the GPU.
-    """
-    static = images.clone()
-    graph = CudaGraph(lambda: function(static), [static], images.device)
-    return lambda fresh: graph([fresh])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import socket
@@ -23,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from modebridge.deploy.deployed import DeployedEnsemble
-from modebridge.deploy.images import MAX_MEGAPIXELS, TooManyPixelsError, from_base64, from_bytes, from_lists
+from modebridge.deploy.inputs import MAX_MEGAPIXELS, TooManyPixelsError, from_bytes, from_lists
 from modebridge.errors import ModebridgeError, first_line
 
 __all__ = ["ServeConfig", "application", "serve"]
@@ -158,16 +159,21 @@ class _Server:
         raise HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
 
     def decode(self, data: bytes, kind: str) -> NDArray[np.float32]:
-        if not kind.startswith("application/json"):
-            return from_bytes(data, self.shape, max_megapixels=self.config.max_megapixels)
-        try:
-            given = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
-        image = given.get("image") if isinstance(given, dict) else given
-        if isinstance(image, str):
-            return from_base64(image, self.shape, max_megapixels=self.config.max_megapixels)
-        return from_lists(image, self.shape)
+        if kind.startswith("application/json"):
+            try:
+                given = json.loads(data)
+            except (ValueError, RecursionError) as error:
+                raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
+            image = given.get("image") if isinstance(given, dict) else given
+            if not isinstance(image, str):
+                return from_lists(image, self.shape)
+            try:
+                data = base64.b64decode(image, validate=True)
+            except ValueError as error:
+                raise ModebridgeError(
+                    "Expected image to be base64, but it is not; encode the contents of a file."
+                ) from error
+        return from_bytes(data, self.shape, max_megapixels=self.config.max_megapixels)
 
     async def run_batches(self) -> None:
         while True:
