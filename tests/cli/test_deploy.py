@@ -17,7 +17,7 @@ from modebridge.cli.deploy import example_images
 from modebridge.cli.terminal import Screen
 from modebridge.data import load_digits
 from modebridge.deploy import DeployedEnsemble
-from modebridge.recipes import digits
+from modebridge.recipes import find_recipe
 from tests.runs.small import finished
 
 
@@ -102,7 +102,7 @@ def test_the_digits_that_come_with_the_package(made, monkeypatch):
     answer = invoke("predict", root / "fast.onnx", "--examples", "--json")
     assert answer.exit_code == 0, answer.output
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == [f"digit-{k}.png" for k in (3, 5, 8)]
-    clean, recipe = load_digits().shuffled(0), digits()
+    clean, recipe = load_digits().shuffled(0), find_recipe("digits")
     test = clean.part(recipe.data.train + recipe.data.valid, len(clean))
     for path in example_images():
         assert path.stat().st_size < 300

@@ -30,7 +30,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setitem(RECIPES, "digits", small)
+    monkeypatch.setitem(RECIPES, "digits", small())
     monkeypatch.setenv("COLUMNS", "80")
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     """A finished run, made once by the program itself."""
     out = tmp_path_factory.mktemp("program") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RECIPES, "digits", small)
+        patch.setitem(RECIPES, "digits", small())
         answer = invoke("run", "--out", out)
     assert answer.exit_code == 0, answer.output
     return out, answer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from modebridge.errors import ModebridgeError
 from modebridge.members import BridgeMember, ControlMember, members_of, parse_member
-from modebridge.recipes import RECIPES, changed, check_recipe, digits, find_recipe, from_toml, read_recipe, to_toml
+from modebridge.recipes import RECIPES, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
 from modebridge.recipes.text import differences, keys_of
 
 
@@ -175,7 +175,7 @@ EXTREMES = (
 
 def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_written():
     """Before anything is read or trained; what is accepted survives the run folder's file."""
-    recipe = digits()
+    recipe = find_recipe("digits")
     sentences = []
     for setting in (f"{key}={value}" for key in keys_of(recipe) for value in EXTREMES):
         try:
@@ -207,7 +207,7 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
 )
 def test_choices_that_do_not_go_together(setting, message):
     with pytest.raises(ModebridgeError, match=message):
-        check_recipe(changed(digits(), [setting]))
+        check_recipe(changed(find_recipe("digits"), [setting]))
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_hostile_file_is_a_sentence(tmp_path, raw, message):
 
 def test_a_file_of_windows_is_read(tmp_path):
     file = tmp_path / "recipe.toml"
-    file.write_bytes(b"\xef\xbb\xbf" + to_toml(digits(), 3).replace("\n", "\r\n").encode())
-    assert read_recipe(str(file)) == (digits(), 3)
+    file.write_bytes(b"\xef\xbb\xbf" + to_toml(find_recipe("digits"), 3).replace("\n", "\r\n").encode())
+    assert read_recipe(str(file)) == (find_recipe("digits"), 3)
 
 
 def test_a_program_that_ends_itself(tmp_path):

@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from modebridge.recipes import Recipe, digits
+from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import RunFolder, begin, run_recipe
 
 
 def small() -> Recipe:
-    recipe = digits()
+    recipe = find_recipe("digits")
     return replace(
         recipe,
         modes=3,

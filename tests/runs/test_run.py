@@ -15,7 +15,7 @@ from modebridge.data import Loader, noisy_digits
 from modebridge.ensembles import Ensemble
 from modebridge.members import Pin, parse_member
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import digits
+from modebridge.recipes import find_recipe
 from modebridge.report import closed_gap
 from modebridge.runs import Local, Run, RunFolder, begin, ensemble_of, run_recipe, write_page
 from modebridge.scoring import evaluate
@@ -72,7 +72,7 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
 @pytest.mark.slow
 def test_the_demo_keeps_its_promises_on_one_seed():
     """The full recipe: a bridge closes part of the gap, heads most of it, and a type II bridge improves DE-2."""
-    nll = {row.name: row.scores.nll for row in run_recipe(digits()).rows}
+    nll = {row.name: row.scores.nll for row in run_recipe(find_recipe("digits")).rows}
     assert closed_gap(nll["DE-1"], nll["DE-1 + 1 bridge I"], nll["DE-2"]) > 0.25
     assert closed_gap(nll["DE-1"], nll["DE-1 + 3 heads (others)"], nll["DE-2"]) > 0.75
     assert nll["DE-2 + 1 bridge II"] < nll["DE-2"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
 
 def list_recipes(*, as_json: bool) -> None:
     """List every recipe with what it trains and the data it needs."""
-    recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
     records: list[dict[str, Any]] = [
         {
             "name": recipe.name,
@@ -52,7 +50,7 @@ def list_recipes(*, as_json: bool) -> None:
             "curves": len(recipe.curves()),
             "bridges": sum(bool(member.reads) for member in members_of(recipe)),
         }
-        for recipe in recipes
+        for recipe in RECIPES.values()
     ]
     console = Screen()
     if as_json:

@@ -2,7 +2,7 @@
 
 from modebridge.recipes.data import RunData
 from modebridge.recipes.network import Network, check_recipe, network_of
-from modebridge.recipes.paper import RECIPES, digits, find_recipe, read_recipe
+from modebridge.recipes.paper import RECIPES, find_recipe, read_recipe
 from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig
 from modebridge.recipes.shifted import ShiftedData, known_others
 from modebridge.recipes.splits import DataFacts, facts_of
@@ -20,7 +20,6 @@ __all__ = [
     "changed",
     "check_recipe",
     "differences",
-    "digits",
     "facts_of",
     "find_recipe",
     "from_toml",

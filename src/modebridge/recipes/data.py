@@ -14,7 +14,7 @@ from torch import Tensor
 
 from modebridge import seeds, trees
 from modebridge.batches import map_inputs
-from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
+from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Stream
 from modebridge.data.loaderset import PlacedLoader
 from modebridge.data.sets import Images
 from modebridge.recipes.recipe import Recipe
@@ -38,7 +38,6 @@ class RunData:
         seed: seed of the run; every loader has its own name, so none depends on what else is trained.
         folder: the folder with a named set's official files, see `load_splits`.
         device: the device for batches.
-        splits: the images, if already loaded.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class RunData:
         seed: int = 0,
         folder: Path | str | None = None,
         device: torch.device | str = "cpu",
-        splits: Splits | None = None,
     ) -> None:
-        self.splits = splits or load_splits(recipe.data, folder)
+        self.splits = load_splits(recipe.data, folder)
         self._data = recipe.data
         self._seed = seed
         self._size = pixels(recipe)

@@ -181,11 +181,11 @@ class Recipe:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
             )
-        for size in self.sizes:
-            if size not in ("small", "medium"):
-                raise ModebridgeError(
-                    f"Expected sizes to be 'small' or 'medium', but got '{size[:80]}'; choose from the two."
-                )
+        unknown = [size for size in self.sizes if size not in ("small", "medium")]
+        if unknown:
+            raise ModebridgeError(
+                f"Expected sizes to be 'small' or 'medium', but got '{unknown[0][:80]}'; choose from the two."
+            )
         if not self.sizes:
             raise ModebridgeError("Expected at least one size of bridges, but got none; set sizes=small.")
         for key in ("sizes", "methods"):
@@ -240,12 +240,7 @@ class Recipe:
 
 
 def located(text: str, beside: Path | None = None) -> str:
-    """The text of `net` or `data.name` with an absolute path; other text is returned unchanged.
-
-    Args:
-        text: "FILE.py:NAME", "folder:PATH", or a name.
-        beside: the base folder of relative paths; None for the current one.
-    """
+    """The text of `net` or `data.name` with an absolute path, relative to a folder or the current one."""
     if text.startswith(FOLDER):
         return FOLDER + absolute(text.removeprefix(FOLDER), beside)
     reference = split_reference(text)

@@ -10,16 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.data import (
-    SETS,
-    ImageSet,
-    LoaderSet,
-    Splits,
-    cut_off,
-    load_folder,
-    load_set,
-    noisy_digits,
-)
+from modebridge.data import ImageSet, LoaderSet, Splits, cut_off, load_folder, load_set, noisy_digits
 from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import SPECS
@@ -75,20 +66,27 @@ NAMED: dict[str, tuple[int, tuple[int, int, int], dict[str, int]]] = {
 """Number of classes, image shape, and images by split."""
 
 
+def _is_named(name: str) -> bool:
+    """Whether it is a named data set, not a folder or a function; unknown names raise an error."""
+    if name.startswith(FOLDER) or split_reference(name) is not None:
+        return False
+    if name not in NAMED:
+        raise ModebridgeError(
+            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{name[:80]}'; "
+            f"{near(name[:80], NAMED)}"
+        )
+    return True
+
+
 def facts_of(recipe: Recipe) -> DataFacts | None:
     """The facts about a named data set, without reading it; None for folders and functions, which must be read."""
     data = recipe.data
-    if data.name.startswith(FOLDER) or split_reference(data.name) is not None:
+    if not _is_named(data.name):
         return None
-    if data.name not in NAMED:
-        raise ModebridgeError(
-            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{data.name[:80]}'; "
-            f"{near(data.name[:80], NAMED)}"
-        )
     classes, image, counts = NAMED[data.name]
     if data.name == "in1k":
         image = (3, pixels(recipe), pixels(recipe))
-    limits = {"train": data.train, "valid": data.valid, "test": data.test}
+    limits = {part: getattr(data, part) for part in PARTS}
     if data.name == "digits":
         # One set, cut by count: the test split is the rest.
         total, held = sum(counts.values()), {split: limits[split] or counts[split] for split in ("train", "valid")}
@@ -109,13 +107,7 @@ def class_names(names: Sequence[str], classes: int) -> tuple[str, ...]:
 
 
 def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
-    """Load the splits.
-
-    Args:
-        data: the recipe's data settings.
-        folder: the folder with a named set's official files; None uses MODEBRIDGE_DATA, or `data`. Other data ignores
-            it.
-    """
+    """Load the splits; those of a named set from a folder with its official files, or MODEBRIDGE_DATA, or `data`."""
     if data.name == "digits":
         images = noisy_digits(data.noise)
         # Cut by count: 0 would leave a split empty, so an unset split gets a sensible part.
@@ -123,29 +115,19 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
         cut = train + valid
         last = min(cut + data.test, len(images)) if data.test else len(images)
         return Splits(images.part(0, train), images.part(train, cut), images.part(cut, last))
-    if data.name.startswith(FOLDER):
+    if _is_named(data.name):
+        splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
+        splits = replace(splits, class_names=tuple(CLASS_NAMES.get(data.name, ())))
+    elif data.name.startswith(FOLDER):
         splits = load_folder(Path(data.name.removeprefix(FOLDER)), data.size)
-    elif split_reference(data.name) is not None:
+    else:
         find_function(data.name, "data.name")
         with seeded(0):  # the same images in every process, even if the function draws them at random
             splits = _from_function(data)
-    elif data.name in SETS:
-        splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
-        splits = replace(splits, class_names=tuple(CLASS_NAMES.get(data.name, ())))
-    else:
-        raise ModebridgeError(
-            f"Expected data.name to be 'digits', a known data set, folder:PATH or FILE.py:FUNCTION, but got "
-            f"'{data.name[:80]}'; {near(data.name[:80], SETS)}"
-        )
-    return replace(
-        splits,
-        train=_some(splits.train, data.train, "train"),
-        valid=_some(splits.valid, data.valid, "valid"),
-        test=_some(splits.test, data.test, "test"),
-    )
+    return replace(splits, **{part: _first(getattr(splits, part), getattr(data, part), part) for part in PARTS})
 
 
-def _some(images: Images, count: int, part: str) -> Images:
+def _first(images: Images, count: int, part: str) -> Images:
     if not count:
         return images
     if isinstance(images, LoaderSet):

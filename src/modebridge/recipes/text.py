@@ -115,13 +115,7 @@ def _toml(value: object) -> str:
 
 
 def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe, int]:
-    """A recipe and its seed, from TOML by `to_toml` or written by hand; unknown keys raise an error.
-
-    Args:
-        text: the TOML text.
-        where: its name in errors.
-        beside: the base folder of relative paths; None for the current one.
-    """
+    """A recipe and its seed, from TOML by `to_toml` or by hand; `beside` is the base of relative paths."""
     try:
         document = tomllib.loads(text)
     except RecursionError:
@@ -167,25 +161,21 @@ def _short(value: object) -> str:
 
 def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:
     hints = get_type_hints(kind)
-    for name in document:
+    values: dict[str, Any] = {}
+    for name, value in document.items():
         if name not in hints:
             raise ModebridgeError(
                 f"Expected the settings of a recipe in '{where}', but got '{_short(parent + name)}'; "
                 f"{near(name, hints)}"
             )
-    values: dict[str, Any] = {}
-    for name, hint in hints.items():
-        if name not in document:
-            continue
-        if is_dataclass(hint):
-            if not isinstance(document[name], Mapping):
-                raise ModebridgeError(
-                    f"Expected [{name}] in '{where}' to be a table of settings, but got "
-                    f"'{_short(document[name])}'; write a table."
-                )
-            values[name] = _build(typing.cast("type[Any]", hint), document[name], f"{name}.", where)
+        if not is_dataclass(hints[name]):
+            values[name] = _read(value, hints[name], parent + name)
+        elif isinstance(value, Mapping):
+            values[name] = _build(typing.cast("type[Any]", hints[name]), value, f"{name}.", where)
         else:
-            values[name] = _read(document[name], hint, parent + name)
+            raise ModebridgeError(
+                f"Expected [{name}] in '{where}' to be a table of settings, but got '{_short(value)}'; write a table."
+            )
     try:
         return kind(**values)
     except TypeError as error:
@@ -197,18 +187,11 @@ def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) 
 
 
 def from_file(path: Path) -> tuple[Recipe, int | None]:
-    """A recipe from a user's file, and its seed if the file has one.
-
-    Args:
-        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe. The latter is executed
-            with the user's full rights: only use files that you trust.
-    """
+    """A recipe from a user's .toml file with its seed, or from `recipe()` in a .py file, which is executed."""
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
-    if path.suffix == ".toml":
+    if path.name.endswith(".toml"):
         return _read_toml(path)
-    if path.suffix != ".py":
-        raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write the recipe as one of the two.")
     make = getattr(load_file(path), "recipe", None)
     recipe = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
     if not isinstance(recipe, Recipe):

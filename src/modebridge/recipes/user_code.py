@@ -133,18 +133,10 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
 def call_function(reference: str, what: str, **offered: object) -> Any:
     """Call a user's function; arguments are passed only if its signature has them."""
     function = find_function(reference, what)
-    path, _, name = reference.rpartition(":")
-    arguments = _arguments(function, reference, what, offered)
-    return run_file(Path(path), f"{name}() in '{path}' to run", partial(function, **arguments))
-
-
-def _arguments(
-    function: Callable[..., object], reference: str, what: str, offered: dict[str, object]
-) -> dict[str, object]:
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # for example a class written in C, without a signature
-        return {}
+        parameters = {}
     taken = {name: value for name, value in offered.items() if name in parameters}
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, parameter in parameters.items():
@@ -154,7 +146,8 @@ def _arguments(
                 f"Expected {what} '{reference}' to take no argument but {names}, but it requires '{name}'; give it a "
                 "default."
             )
-    return taken
+    path, _, name = reference.rpartition(":")
+    return run_file(Path(path), f"{name}() in '{path}' to run", partial(function, **taken))
 
 
 def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
