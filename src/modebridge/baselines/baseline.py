@@ -116,33 +116,26 @@ def check_members(members: int, what: str) -> None:
         )
 
 
-def called(net: nn.Module, example: Inputs, kinds: tuple[type[nn.Module], ...] = LAYERS) -> dict[str, torch.Size]:
-    """The layers of some classes that a forward pass calls, first to last, with the shapes of their inputs.
+def called(net: nn.Module, example: Inputs) -> list[str]:
+    """The names of the `LAYERS` that a forward pass calls, ordered by their last calls.
 
-    A layer that is called several times is listed at its last call. Layers of `nn.MultiheadAttention` are never
-    called: it uses their weights directly.
+    Layers of `nn.MultiheadAttention` are never called: it uses their weights directly.
 
-    Args:
-        net: any module.
-        example: a batch; only one image is used.
-        kinds: classes of layers.
-
-    >>> list(called(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), torch.rand(1, 2)))
+    >>> called(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), torch.rand(1, 2))
     ['0', '2']
     """
 
-    def trace(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, torch.Size]:
-        shapes: dict[str, torch.Size] = {}
+    def trace(bare: nn.Module, inputs: Sequence[Inputs]) -> list[str]:
+        calls: list[str] = []
 
         def record(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            shapes.pop(name, None)
-            shapes[name] = given[0].shape
+            calls.append(name)
 
         for name, layer in bare.named_modules():
-            if isinstance(layer, kinds):
+            if isinstance(layer, LAYERS):
                 layer.register_forward_pre_hook(partial(record, name))
         invoke(bare, inputs)
-        return shapes
+        return list(dict.fromkeys(reversed(calls)))[::-1]
 
     return on_copy(net, examples(net, example), trace)
 
@@ -180,23 +173,10 @@ def channels_of(layer: nn.Module) -> tuple[int, int]:
     return layer.in_channels, layer.out_channels
 
 
-def drawn_like(weight: Tensor, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """New weights of another shape, normal with the standard deviation of the old ones."""
-    spread = weight.detach().std() if weight.numel() > 1 else weight.detach().abs().sum()
-    drawn = torch.randn(*shape, generator=generator, dtype=weight.dtype, device=weight.device) * spread
-    last = weight.dim() == 4 and weight.is_contiguous(memory_format=torch.channels_last)
-    return drawn.contiguous(memory_format=torch.channels_last) if last else drawn
-
-
 def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
     """The logits (M, B, K) of two images in evaluation mode, with a gradient; raises an error if the net cannot run.
 
     None for a net on the meta device, which has no weights to run with.
-
-    Args:
-        net: the net; its training flags are restored.
-        example: a batch of at least one image.
-        what: name of the method in errors.
     """
     if next(net.parameters()).device.type == "meta":
         return None

@@ -65,7 +65,7 @@ class BatchEnsemble(Baseline):
         self, net: nn.Module, members: int = 4, *, example: Inputs, generator: torch.Generator | None = None
     ) -> None:
         check_members(members, WHAT)
-        order = list(called(net, example))
+        order = called(net, example)
         uncalled = [n for n, layer in net.named_modules() if isinstance(layer, nn.MultiheadAttention)]
         if uncalled or not order:
             got = f"'{uncalled[0]}' of nn.MultiheadAttention" if uncalled else "none"
@@ -100,13 +100,7 @@ class BatchEnsemble(Baseline):
 class RankOne(nn.Module):
     """A layer with weights W * (s r^T) per member, and a shared bias or one per member.
 
-    Member m's rows of x become s_m * (W (r_m * x)) + b, the output of its own layer.
-
-    Args:
-        layer: a convolution or linear layer; it is copied.
-        members: number of members M; rows (M * B, ...) are ordered by member.
-        generator: random generator of the vectors.
-        bias_each: whether each member has its own bias; all start at the layer's.
+    Member m's rows of x, (M * B, ...) ordered by member, become s_m * (W (r_m * x)) + b, the output of its own layer.
     """
 
     def __init__(

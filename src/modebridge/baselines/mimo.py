@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.baseline import (
-    Baseline,
-    BaselineObjective,
-    called,
-    check_members,
-    drawn_like,
-    replaced,
-    tried,
-)
+from modebridge.baselines.baseline import Baseline, BaselineObjective, called, check_members, replaced, tried
 from modebridge.batches import flatten
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Draw, Inputs, Prepared
@@ -83,7 +75,7 @@ class Mimo(Baseline):
         self, net: nn.Module, members: int = 2, *, example: Inputs, generator: torch.Generator | None = None
     ) -> None:
         check_members(members, WHAT)
-        order = list(called(net, example))
+        order = called(net, example)
         first, last = (net.get_submodule(order[k]) for k in (0, -1)) if order else (net, net)
         if not isinstance(example, Tensor) or isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
             got = f"{type(first).__name__} and {type(last).__name__}" if isinstance(example, Tensor) else "other inputs"
@@ -104,6 +96,14 @@ class Mimo(Baseline):
         return inputs.flatten(0, 1) if inputs.dim() == self._axes + 1 else super().arranged(inputs)
 
 
+def _drawn_like(weight: Tensor, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """New weights of another shape, normal with the standard deviation of the old ones."""
+    spread = weight.detach().std() if weight.numel() > 1 else weight.detach().abs().sum()
+    drawn = torch.randn(*shape, generator=generator, dtype=weight.dtype, device=weight.device) * spread
+    last = weight.dim() == 4 and weight.is_contiguous(memory_format=torch.channels_last)
+    return drawn.contiguous(memory_format=torch.channels_last) if last else drawn
+
+
 class _FirstLayer(nn.Module):
     """A convolution of M images stacked along channels: (M * B, C, ...) to (B, C', ...)."""
 
@@ -119,7 +119,7 @@ class _FirstLayer(nn.Module):
         self.conv = copy.deepcopy(conv)
         self.conv.in_channels *= members
         outputs, inputs, *kernel = conv.weight.shape
-        self.conv.weight = nn.Parameter(drawn_like(conv.weight, (outputs, members * inputs, *kernel), generator))
+        self.conv.weight = nn.Parameter(_drawn_like(conv.weight, (outputs, members * inputs, *kernel), generator))
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.unflatten(x, 0, (self.members, -1)).transpose(0, 1).flatten(1, 2)
@@ -135,7 +135,7 @@ class _LastLayer(nn.Module):
         self.linear = copy.deepcopy(linear)
         self.linear.out_features *= members
         outputs, inputs = linear.weight.shape
-        self.linear.weight = nn.Parameter(drawn_like(linear.weight, (members * outputs, inputs), generator))
+        self.linear.weight = nn.Parameter(_drawn_like(linear.weight, (members * outputs, inputs), generator))
         if linear.bias is not None:
             self.linear.bias = nn.Parameter(linear.bias.detach().repeat(members))
 

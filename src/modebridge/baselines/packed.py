@@ -39,7 +39,7 @@ class Packed(Baseline):
 
     def __init__(self, net: nn.Module, members: int = 4, *, example: Inputs) -> None:
         check_members(members, WHAT)
-        order = list(called(net, example))
+        order = called(net, example)
         if len(order) < 2 or not isinstance(net.get_submodule(order[-1]), nn.Linear):
             raise ModebridgeError(
                 f"Expected {WHAT} to get a network of several layers that ends with a linear layer, but got "
@@ -132,14 +132,7 @@ def _blocks(weight: Tensor, members: int) -> Tensor:
 
 
 class _GroupedLinear(nn.Module):
-    """Parallel linear layers, (..., M * C) to (..., M * C'); the last one maps (B, ..., M * C) to (M * B, ..., K).
-
-    Args:
-        linear: the layer over all channels.
-        members: number of members M.
-        name: name of the layer in errors.
-        last: whether each member gets all K outputs.
-    """
+    """Parallel linear layers, (..., M * C) to (..., M * C'); the last one maps (B, ..., M * C) to (M * B, ..., K)."""
 
     def __init__(self, linear: nn.Linear, members: int, name: str, *, last: bool) -> None:
         super().__init__()

@@ -141,15 +141,7 @@ class SmallNetwork(Member, Node):
 
 @dataclass(frozen=True)
 class BridgeMember(SmallNetwork):
-    """A bridge that imitates a point of a curve.
-
-    Args:
-        kind: "I" reads mode i, "II" reads both.
-        i: the mode that a type I bridge reads, or the lower end.
-        j: the other end.
-        size: "small", "medium", "slim8".
-        r: the position on the curve, counted from the lower mode number, whichever end is read.
-        base: the base of the modes; "" for that of the recipe.
+    """A bridge that imitates the point at r of a curve, counted from the lower mode; "I" reads mode i, "II" both.
 
     >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
     ('I-1-0-small', 'II-0-1-medium@0.3')
@@ -253,10 +245,7 @@ class BridgeMember(SmallNetwork):
 class ControlMember(SmallNetwork):
     """The control: a bridge of type I on mode i that learns labels, to show what the curve contributes.
 
-    Args:
-        i: the mode that it reads.
-        j: the end of the curve of the matching bridge; only part of the name, since the control uses no curve.
-        size: the size of the matching bridge.
+    The other end j of the matching bridge's curve is only part of the name.
 
     >>> ControlMember(0, 1, "small").name
     'labels-0-1-small'

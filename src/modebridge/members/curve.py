@@ -135,12 +135,6 @@ def load_curve(setting: Setting, tensors: Parents, i: int, j: int, r: float = 0.
 class PointMember(OneNetwork):
     """The network at r on the curve between two modes, r counted from the lower number: what bridges imitate.
 
-    Args:
-        i: the mode at r = 0.
-        j: the mode at r = 1.
-        r: the position.
-        base: the base of the modes; "" for that of the recipe.
-
     >>> PointMember(0, 1, 0.3).name
     'curve-0-1@0.3'
     """

@@ -30,12 +30,7 @@ ONE = f"(?:{'|'.join(PARTS)})"
 
 @dataclass(frozen=True)
 class HeadsMember(Method, SmallNetwork):
-    """A type I bridge on mode i with one head per network that it learns: little more than the cost of one bridge.
-
-    Args:
-        i: the mode that it reads.
-        parts: what its heads learn, from `PARTS`.
-        size: the size of its trunk, as for bridges.
+    """A type I bridge on mode i with one head per network that it learns; `parts` are from `PARTS`.
 
     >>> HeadsMember(0).name, HeadsMember(0, ("midpoints", "labels"), "medium").name
     ('heads-0-others-small', 'heads-0-midpoints+labels-medium')

@@ -118,7 +118,7 @@ class ModeMember(OneNetwork, TrainedNetwork):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
-        names = [cls(k).name for k in range(recipe.modes)]
+        names = [mode.name for mode in cls.of(recipe)]
         roles, notes = {1: "one", 2: "two"}, {1: "one network"}
         ensembles = [
             Row(f"DE-{m}", tuple(names[:m]), cls.family, (m, 0), notes.get(m, ""), roles.get(m, ""))
@@ -187,13 +187,7 @@ Members have a base too: "" stands for that of the recipe. So one run can have c
 
 @dataclass(frozen=True)
 class AlignedMode(Node):
-    """A mode whose units are permuted to match those of mode 0: the same function, another point in weight space.
-
-    Args:
-        number: number of the mode.
-        by: the matching method; that of the recipe if it aligns, so that there is one node per number.
-        base: the base of the mode; "" for that of the recipe.
-    """
+    """A mode whose units are permuted to match those of mode 0: the same function, another point in weight space."""
 
     number: int
     by: By
@@ -232,13 +226,7 @@ class AlignedMode(Node):
 
 
 def weights_of(number: int, recipe: Recipe, base: str = "") -> Node:
-    """The weights of a mode that a run predicts with and fits curves between.
-
-    Args:
-        number: number of the mode.
-        recipe: determines the base of the modes, and whether they are aligned.
-        base: a base other than that of the recipe.
-    """
+    """The weights of a mode that a run predicts with and fits curves between; aligned if the recipe says so."""
     if number == 0 or recipe.align == "none":
         return BASES[base or recipe.base](number)
     return AlignedMode(number, recipe.align, base)

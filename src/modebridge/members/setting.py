@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +23,10 @@ from modebridge.scoring import Cost, module_cost
 from modebridge.training import Engine, TrainConfig
 from modebridge.types import Inputs
 
-__all__ = ["Setting", "Sizing"]
+__all__ = ["Setting"]
 
 ROUNDING = 1 + 1e-9
 """So that a body fits into its own share of the FLOPs, which is rounded."""
-
-
-class Sizing(TypedDict):
-    """The options of `build_bridge` and `plan_bridge` that set a body's width and blocks."""
-
-    slim: float
-    budget: float | None
-    wide: bool
 
 
 @dataclass(frozen=True)
@@ -166,9 +158,9 @@ class Setting:
                 self._bodies[kind, size, heads, wide] = build_bridge(self.bare, example, kind, heads, **options)
         return self._bodies[kind, size, heads, wide]
 
-    def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> Sizing:
-        """What sets the width of a body: a wide body gets the FLOPs of the plain one, so that costs are equal."""
-        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.recipe.budget_of(size), "wide": False}
+    def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> dict[str, Any]:
+        """The options of `build_bridge` for a width; a wide body gets the FLOPs of the plain one, for equal costs."""
+        plain: dict[str, Any] = {"slim": self.recipe.slim(size), "budget": self.recipe.budget_of(size), "wide": False}
         if not wide:
             return plain
         chosen = self.body(kind, size, heads)

@@ -42,12 +42,7 @@ NOTES = {
 class StudentMember(Method, OneNetwork, Node):
     """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
 
-    Those of all modes are the method "distilled", the others are "students".
-
-    Args:
-        number: number of the random start.
-        source: the teachers.
-        count: number of modes, counted from the first; 0 for all.
+    Those of all modes (`count` 0) are the method "distilled", the others are "students".
 
     >>> [StudentMember().name, StudentMember(0, "modes", 2).name, StudentMember(1, "bridged").name]
     ['distilled-0', 'student-2', 'student-bridged-1']
@@ -167,9 +162,11 @@ class StudentMember(Method, OneNetwork, Node):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Each alone, and the first one of all modes in a cascade, followed by two of its teachers."""
+        names = {"labels": "labels", "bridged": "DE-1 + bridges I"}
         rows = [
             Row(
-                f"student of {member._teacher_names(recipe)}" + (f", start {member.number}" if member.number else ""),
+                f"student of {names.get(member.source, f'DE-{member.count or recipe.modes}')}"
+                + (f", start {member.number}" if member.number else ""),
                 (member.name,),
                 cls.family,
                 cls.order(k),
@@ -186,11 +183,6 @@ class StudentMember(Method, OneNetwork, Node):
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls() in cls.of(recipe) else rows
-
-    def _teacher_names(self, recipe: Recipe) -> str:
-        if self.source == "modes":
-            return f"DE-{self.count or recipe.modes}"
-        return "labels" if self.source == "labels" else "DE-1 + bridges I"
 
 
 def _bridges(recipe: Recipe) -> list[BridgeMember]:
