@@ -65,7 +65,7 @@ def mode(build, train, file: str | None, seed: int) -> mb.Mode:
     if file:
         return mb.load_checkpoint(build(), file)
     torch.manual_seed(seed)
-    return mb.fit_modes([build()], [train], mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))[0]
+    return mb.fit_modes([build()], train, mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))[0]
 
 
 def digits() -> tuple[Loader, Loader]:

@@ -28,7 +28,7 @@ def main() -> None:
     modes = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        modes += mb.fit_modes([model(name)], [train], config)
+        modes += mb.fit_modes([model(name)], train, config)
         print(f"network {seed} trained")
 
     # Permute the units of the second network to match the first: the same function, closer in parameter space.

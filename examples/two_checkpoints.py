@@ -67,7 +67,7 @@ def make_checkpoints(train: Loader) -> list[Path]:
     folder = Path(tempfile.mkdtemp())
     for seed in (0, 1):
         torch.manual_seed(seed)
-        (mode,) = mb.fit_modes([Net()], [train], mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
+        (mode,) = mb.fit_modes([Net()], train, mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
         torch.save({"epoch": 20, "state_dict": mode.state}, folder / f"network-{seed}.pt")
     return sorted(folder.glob("*.pt"))
 

@@ -38,7 +38,7 @@ def make_net():
 for seed, file in enumerate(("first.pth", "second.pth")):
     torch.manual_seed(seed)
     config = mb.TrainConfig(epochs=10, lr=0.05, weight_decay=5e-4)
-    (trained,) = mb.fit_modes([make_net()], [train], config)
+    (trained,) = mb.fit_modes([make_net()], train, config)
     torch.save({"epoch": 10, "state_dict": trained.state}, file)
 
 # %% [markdown]

@@ -48,7 +48,7 @@ plt.show()
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
 nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1)]
-modes = mb.fit_modes(nets, [train, train], config)
+modes = mb.fit_modes(nets, train, config)
 print(*modes, sep="\n")
 
 # %% [markdown]

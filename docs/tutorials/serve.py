@@ -21,7 +21,7 @@ test = Loader(digits.part(897, 1797), 300)
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=15, weight_decay=1e-3, warmup=3)
 nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1, 2)]
-modes = mb.fit_modes(nets, [train] * 3, config)
+modes = mb.fit_modes(nets, train, config)
 
 # %% [markdown]
 # ## Distill them into one
