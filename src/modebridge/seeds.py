@@ -33,11 +33,8 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable[[], bool]]:
     """Seed torch's global generators and restore them afterwards, for third-party modules that draw from them.
 
-    They are global: one thread at a time holds them. Yields a function that returns whether anything was drawn.
-
-    Args:
-        seed: the temporary seed.
-        device: device whose generator is borrowed in addition to the CPU's; None for the CPU's only.
+    They are global: one thread at a time holds them. The generator of a GPU is borrowed too if it is given. Yields a
+    function that returns whether anything was drawn.
 
     >>> before = torch.get_rng_state()
     >>> with borrowed(0) as drawn:

@@ -15,13 +15,7 @@ __all__ = ["check_same", "clone", "combine", "common", "fingerprint", "norm", "s
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
-    """Raise an error that lists the first differences if trees differ in names, shapes or (optionally) dtypes.
-
-    Args:
-        trees: at least one tree; the others must match the first.
-        what: name of the trees in the error, such as "the two modes".
-        types: whether dtypes must match too.
-    """
+    """Raise an error with the first differences if trees (called `what`) differ in names, shapes or dtypes."""
     first = trees[0]
     for other in trees[1:]:
         missing = [name for name in first if name not in other]

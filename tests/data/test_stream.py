@@ -15,8 +15,7 @@ from modebridge.data.images import centre_crop, open_image
 from modebridge.data.stream import random_crop
 from modebridge.errors import ModebridgeError
 from tests.data.pictures import folder_of_classes, picture
-from tests.plans import fit_mode
-from tests.scenarios import blobs, quick
+from tests.scenarios import blobs
 
 
 def test_loader_covers_the_set_once_and_repeats_by_seed_and_epoch():
@@ -82,21 +81,6 @@ def test_a_stream_repeats_by_seed_and_epoch_whatever_the_workers(tmp_path: Path,
             assert torch.equal(a, c)
     labels = torch.cat([labels for _, labels in first])
     assert sorted(labels.tolist()) == files.labels.tolist()
-
-
-@pytest.mark.slow
-def test_a_network_learns_from_a_stream(tmp_path: Path) -> None:
-    files = find_images(folder_of_classes(tmp_path))
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))
-    seen = []
-    fit_mode(
-        net,
-        Stream(files, 4, train=True, shuffle=True, size=8, resize=8, workers=0),
-        config=quick(3),
-        report=lambda epoch: seen.append(epoch),
-    )
-    assert [epoch.images for epoch in seen] == [12] * 3
-    assert seen[-1].losses["mode"] < seen[0].losses["mode"]
 
 
 def test_crops_keep_what_they_promise(tmp_path: Path) -> None:

@@ -168,11 +168,7 @@ def test_what_is_large_or_endless(tmp_path):
 
 
 BESIDE = {
-    "best": np.float64(0.875),
-    "loss": np.float32(1.5),
-    "epoch": np.int64(7),
-    "done": np.bool_(True),
-    "name": np.str_("née"),
+    "numbers": [np.float64(0.875), np.float32(1.5), np.int64(7), np.bool_(True), np.str_("née")],
     "args": argparse.Namespace(out=pathlib.PurePosixPath("runs") / "one", lr=np.float64(0.1)),
     "home": pathlib.PureWindowsPath("C:/data"),
     "random": np.random.default_rng(0).integers(0, 9, 5),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -35,15 +34,8 @@ TENSORS = {"w": torch.arange(4.0), "n": torch.tensor([[1, 2], [3, 4]]).t()}
 META = {"seconds": 1.5, "parents": ["x"]}
 
 
-@dataclass
-class Stored:
-    """How a kind of thing is written and read.
-
-    Args:
-        write: writes it at a path.
-        read: returns something that can be compared.
-        name: name of the file or folder.
-    """
+class Stored(NamedTuple):
+    """How a kind of thing is written at a path, and read as something that can be compared."""
 
     write: Callable[[Path], object]
     read: Callable[[Path], Any]

@@ -25,7 +25,7 @@ from modebridge.files.atomic import read_tensor_file, tensor_file, write_file
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["ImageFiles", "ImageSet", "centre_crop", "class_folders", "find_files", "find_images", "open_image"]
+__all__ = ["ImageFiles", "ImageSet", "centre_crop", "class_folders", "find_images", "open_image"]
 __all__ += ["read_images"]
 
 _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
@@ -140,31 +140,17 @@ def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> Ima
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        inside = _images_below(where / name)
+        inside = sorted(
+            os.path.join(root, file)  # noqa: PTH118 (a million files: Path objects would take seconds)
+            for root, _, files in os.walk(where / name)
+            for file in files
+            if os.path.splitext(file)[1].lower() in _ENDINGS  # noqa: PTH122
+        )
         if not inside:
-            raise ModebridgeError(
-                f"Expected images of class '{name}' below '{where / name}', but got none; check the folder."
-            )
+            raise ModebridgeError(f"Expected images below '{where / name}', but got none; check the path.")
         paths += inside
         labels += [label] * len(inside)
     return ImageFiles(tuple(paths), torch.tensor(labels), len(names))
-
-
-def find_files(folder: Path | str) -> ImageFiles:
-    """All images below a folder, in alphabetical order, as one class."""
-    paths = _images_below(Path(folder))
-    if not paths:
-        raise ModebridgeError(f"Expected images below '{folder}', but got none; check the path.")
-    return ImageFiles(tuple(paths), torch.zeros(len(paths), dtype=torch.int64), 1)
-
-
-def _images_below(folder: Path) -> list[str]:
-    return sorted(
-        os.path.join(root, file)  # noqa: PTH118 (a million files: Path objects would take seconds)
-        for root, _, files in os.walk(folder)
-        for file in files
-        if os.path.splitext(file)[1].lower() in _ENDINGS  # noqa: PTH122
-    )
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -82,8 +82,9 @@ class PlacedLoader(Mapped):
         loader = data.loader
         if isinstance(loader, DataLoader) and loader.persistent_workers:
             # Such a loader has one iterator, which two networks trained in parallel would share.
-            loader = copy.copy(loader)
-            loader._iterator = None
+            separate = copy.copy(loader)
+            separate._iterator = None
+            loader = separate
         super().__init__(loader, self._prepared, most)
         self._data, self._device = data, device
 

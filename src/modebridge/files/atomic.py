@@ -126,15 +126,13 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 def stored_files(tensors: Params, metadata: Mapping[str, Any], names: tuple[str, str] = FILES) -> dict[str, Content]:
     """The two files of a stored folder, for `write_folder`."""
-    text = sealed(metadata, tensors)
-    return {names[0]: _writer(tensors, {"format": "pt"}), names[1]: text}
+    return {names[1]: sealed(metadata, tensors), names[0]: _writer(tensors, {"format": "pt"})}
 
 
 def read_stored(folder: Path, names: tuple[str, str] = FILES) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors (on the CPU, in their order, with their strides) and metadata of a stored folder."""
     folder = latest(folder)
-    text = _bytes(folder / names[1])
-    return _unsealed(folder, text, _tensors(folder / names[0]))
+    return _unsealed(folder, _bytes(folder / names[1]), _tensors(folder / names[0]))
 
 
 def tensor_file(tensors: Params, metadata: Mapping[str, Any]) -> Content:

@@ -188,5 +188,5 @@ _PATHS = [
     for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
 ]
 
-_ALLOWED = [(_Ignored, name) for name in ("argparse.Namespace", *_NUMPY, *_PATHS)]
+_ALLOWED: list[Any] = [(_Ignored, name) for name in ("argparse.Namespace", *_NUMPY, *_PATHS)]
 """For `torch.serialization.safe_globals`: the names that a file may refer to, and what it gets instead."""

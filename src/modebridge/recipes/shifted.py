@@ -23,6 +23,7 @@ from modebridge.data import (
     ImageSet,
     LoaderSet,
     corrupt,
+    find_images,
     fitted,
     letters,
     load_digits,
@@ -31,7 +32,6 @@ from modebridge.data import (
     scrambled,
 )
 from modebridge.data.corruptions import parameter
-from modebridge.data.images import find_files
 from modebridge.data.sets import Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.data import BATCH, RunData
@@ -141,7 +141,7 @@ class ShiftedData:
                 pixels = read_svhn(folder or os.environ.get("MODEBRIDGE_DATA", "data"))
                 images = pixels[_some(len(pixels), most)]
             elif name.startswith(FOLDER):
-                images = self._tensor(find_files(Path(name.removeprefix(FOLDER))), most)
+                images = self._tensor(find_images(name.removeprefix(FOLDER), [""]), most)
             else:
                 images = self._tensor(load_splits(DataConfig(set_name, 1), folder or None).test, most)
         return self._as_ours(fitted(images, self._shape))
