@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.alignment.align import align
     from modebridge.bridges import Bridge
-    from modebridge.bridges.inspect import inspect
+    from modebridge.bridges.build import inspect
     from modebridge.curves import Curve
     from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.export import export

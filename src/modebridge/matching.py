@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from modebridge.batches import flatten, map_inputs, shapes_of
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, same_architecture
 from modebridge.trees import wide
-from modebridge.types import Batches, Draw, Inputs, Objective, Program, States
+from modebridge.types import Batches, Draw, Inputs, Objective, Program, State, States
 
 __all__ = [
     "PAPER_LOSS",
@@ -58,11 +59,7 @@ def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
 
     with the network on the curve :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)` and the bridge
     :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed image
-    :math:`\tilde x` (`mixing.mix`) and its features z.
-
-    Args:
-        target: probabilities v (B, K) of the network on the curve; (B, h, K) for h heads, whose losses are summed.
-        logits: logits of the bridge, of the same shape; half precision is converted to float32.
+    :math:`\tilde x` (`mix`) and its features z. With h heads, both are (B, h, K), and the losses are summed.
 
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
@@ -80,16 +77,11 @@ class DistillationLoss:
     where :math:`p_{m,T}` is teacher m's softmax at temperature T and :math:`q_T` the student's. The paper's mean of the
     divergences to each teacher has the same gradient: it differs by the teachers' disagreement, which does not depend
     on the student. The last term is the cross entropy, minus the entropy of mixed labels.
-
-    Args:
-        temperature: temperature T.
-        soft: weight s of the teachers.
-        hard: weight h of the labels.
     """
 
-    temperature: float = 1.0
-    soft: float = 1.0
-    hard: float = 0.0
+    temperature: float = 1.0  # T
+    soft: float = 1.0  # weight s of the teachers
+    hard: float = 0.0  # weight h of the labels
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature <= 1000:
@@ -160,11 +152,7 @@ def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generat
         else:
             share, side = np.ones(size), np.sqrt(random.beta(cutmix, cutmix, size))
         draw["box"] = torch.from_numpy(np.column_stack([side, random.random((size, 2), dtype=np.float32)])).float()
-    return {
-        "share": torch.from_numpy(share).float(),
-        **draw,
-        "partner": torch.randperm(size, generator=generator),
-    }
+    return {"share": torch.from_numpy(share).float(), **draw, "partner": torch.randperm(size, generator=generator)}
 
 
 def mixed(inputs: Inputs, draw: Draw) -> Inputs:
@@ -255,10 +243,7 @@ def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
 class MatchingObjective(Objective[T]):
     """Train networks to match the predictions of frozen ones on mixed images; each frozen one runs once per batch.
 
-    Args:
-        bases: the frozen networks.
-        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off. With both, each batch uses one.
+    The alphas of mixup and CutMix are those of `draw_mixing`; 0 turns either off.
     """
 
     def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
@@ -267,18 +252,27 @@ class MatchingObjective(Objective[T]):
                 raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
         self.bases = bases
         self._mixup, self._cutmix = mixup, cutmix
-        # By member: the loss in training, the loss of the same network in evaluation mode, and the network.
+        # By member: the loss in training, the loss of the same network in evaluation mode, its start, and the network.
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
+        self._starts: dict[str, State] = {}
         self._kinds: dict[str, tuple[nn.Module, object]] = {}
 
-    def _add(self, name: str, net: nn.Module, kind: object, loss: Callable[[nn.Module], Program]) -> None:
-        """Add a member; networks of one architecture, with losses of one kind, share a program, compiled once."""
+    def _add(self, name: str, net: nn.Module, mode: Mode, kind: object, loss: Callable[[nn.Module], Program]) -> None:
+        """Add a member that starts at a mode; parameters with `requires_grad=False` are frozen.
+
+        Networks of one architecture, with losses of one kind, share a program, compiled once.
+        """
         twins = (key for key, (other, known) in self._kinds.items() if known == kind and same_architecture(other, net))
         twin = next(twins, None)
         for programs, training in ((self._programs, True), (self._measures, False)):
             programs[name] = loss(frozen_copy(net, training=training)) if twin is None else programs[twin]
+        learned = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+        self._starts[name] = State.split(mode.params, mode.buffers, learned)
         self._kinds[name] = net, kind
+
+    def start(self) -> States:
+        return self._starts
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         return draw_mixing(size, self._mixup, self._cutmix, generator)

@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.batches import flatten, go_to_epoch, unflatten
 from modebridge.bridges import Bridge, Target
+from modebridge.bridges.bridge import target_of
 from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
-from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import check_tap, frozen_copy, run
+from modebridge.nets import frozen_copy, run
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Objective, Params, Prepared, Program, State, States
 
 __all__ = [
     "BridgeObjective",
@@ -50,19 +50,11 @@ MODE, CURVE = "mode", "curve"
 
 
 class ModeObjective(Objective[Mode]):
-    """Train one network on labels with the mean cross entropy per batch.
-
-    Args:
-        net: the architecture.
-        mode: the initial weights.
-        trainable: names of the parameters to train, the others are frozen; None trains all.
-    """
+    """Train one network on labels with the mean cross entropy per batch; parameters not in `trainable` are frozen."""
 
     def __init__(self, net: nn.Module, mode: Mode, trainable: Collection[str] | None = None) -> None:
-        self._train = frozen_copy(net, training=True)
-        self._eval = frozen_copy(net)
-        self._mode = mode
-        self._trainable = trainable
+        self._train, self._eval = frozen_copy(net, training=True), frozen_copy(net)
+        self._mode, self._trainable = mode, trainable
         # Stored so that copies of this objective (`on`) share one program, which is compiled once.
         self._program: Program = self._loss
 
@@ -88,7 +80,6 @@ class ModeObjective(Objective[Mode]):
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The error rate."""
         return {MODE: error_rate(self._eval, states[MODE], batches)}
 
     def result(self, states: States) -> Mode:
@@ -110,41 +101,29 @@ class CurveObjective(Objective[Curve]):
     r"""Minimize :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r per step, cross entropy on the labels.
 
     A parameter that is not trained stays at the value that both ends share, as for a layer frozen in both. If the ends
-    differ, it stays on the path through the given pins (the straight segment).
-
-    Args:
-        net: the network of the modes.
-        curve: the initial curve; its ends are frozen.
-        train: batches to re-estimate batch norm's statistics on, for networks that have any.
-        r: position used for validation, and for the statistics of the result.
-        trainable: names of the parameters whose pins are trained; None trains all.
+    differ, it stays on the path through the given pins (the straight segment). The curve is validated at `r`; batch
+    norm's statistics are re-estimated there on the batches `train`.
     """
 
     def __init__(
         self, net: nn.Module, curve: Curve, train: Batches, r: float = 0.5, *, trainable: Collection[str] | None = None
     ) -> None:
-        self._train_net = frozen_copy(net, training=True)
-        self._net = frozen_copy(net)
-        self._curve = curve
-        self._train = train
-        self._r = r
-        self._trainable = trainable
-        # Stored so that copies of this objective (`on`) share one program, which is compiled once.
-        self._program: Program = self._loss
+        self._train, self._eval = frozen_copy(net, training=True), frozen_copy(net)
+        self._curve, self._batches, self._r, self._trainable = curve, train, r, trainable
+        self._program: Program = self._loss  # shared by the copies from `on`
 
     def on(self, curve: Curve, train: Batches) -> Self:
         """The same objective for another curve of this kind and its batches; it shares the compiled program."""
         other = copy.copy(self)
-        other._curve, other._train = curve, train
+        other._curve, other._batches = curve, train
         return other
 
     def start(self) -> States:
         """The pins, named by number; the ends and all untrained parameters are frozen."""
-        learns = self._curve.start.params if self._trainable is None else self._trainable
+        curve = self._curve
+        learns = curve.start.params if self._trainable is None else self._trainable
         # Scratch buffers for the forward pass: statistics during training are not used.
-        return {
-            CURVE: State.split(self._curve.packed(learns), self._curve.start.buffers, self._curve.pin_names(learns))
-        }
+        return {CURVE: State.split(curve.packed(learns), curve.start.buffers, curve.pin_names(learns))}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
@@ -160,27 +139,27 @@ class CurveObjective(Objective[Curve]):
         r = prepared["r"]
         # A Python number where reading it is free; on a GPU it stays a tensor, the input of a CUDA graph.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
-        return F.cross_entropy(run(self._train_net, point, state.buffers, unflatten(prepared)), prepared["labels"])
+        return F.cross_entropy(run(self._train, point, state.buffers, unflatten(prepared)), prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The error rate at r (0.5 by default), with statistics of that point."""
         state = states[CURVE]
         point, buffers = self._point(state, self._r), state.buffers
-        if has_statistics(self._net):
-            buffers = refresh_statistics(self._net, point, buffers, self._same_batches())
-        return {CURVE: error_rate(self._net, State(point, buffers), batches)}
+        if has_statistics(self._eval):
+            buffers = refresh_statistics(self._eval, point, buffers, self._same_batches())
+        return {CURVE: error_rate(self._eval, State(point, buffers), batches)}
 
     def result(self, states: States) -> Curve:
         """The curve with the trained pins, and statistics at r if the network needs them."""
         controls, shared = self._curve.unpacked(states[CURVE].all_params)
         names = self._curve.start.params
         pins = [trees.clone({name: {**pin, **shared}[name] for name in names}) for pin in controls[1:-1]]
-        return self._curve.with_pins(pins).with_statistics(self._net, self._r, self._same_batches())
+        return self._curve.with_pins(pins).with_statistics(self._eval, self._r, self._same_batches())
 
     def _same_batches(self) -> Batches:
         """The training data at epoch 0: statistics must not depend on the loader's current epoch."""
-        go_to_epoch(self._train, 0)
-        return self._train
+        go_to_epoch(self._batches, 0)
+        return self._batches
 
     def _point(self, state: State, r: Position) -> Params:
         controls, shared = self._curve.unpacked(state.all_params)
@@ -192,34 +171,19 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
     With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
     passes. Bridges share batches and frozen outputs but no parameters, so each is trained exactly as it would be alone.
-
-    Args:
-        net: the base network.
-        bridges: untrained bridges by name, with their targets; training starts from their weights.
-        mixup: alpha of mixup; 0 turns it off.
-        cutmix: alpha of CutMix; 0 turns it off.
+    Training starts from the weights of the given bridges, which have their targets.
     """
 
     def __init__(self, net: nn.Module, bridges: Mapping[str, Bridge], mixup: float = 0.4, cutmix: float = 0.0) -> None:
         self._bridges = dict(bridges)
-        self._targets = {name: _target_of(name, bridge) for name, bridge in bridges.items()}
-        for tap in dict.fromkeys(tap for bridge in bridges.values() for tap in bridge.taps):
-            check_tap(net, tap)
+        self._targets = {name: target_of(name, bridge) for name, bridge in bridges.items()}
         # Only the networks that are needed: modes whose features are read, and targets.
         read = {mode.id: mode for bridge in bridges.values() for mode in bridge.modes}
         needed = read | {mode.id: mode for target in self._targets.values() for mode in target.modes}
         bases = Bases(net, needed, [tap for bridge in bridges.values() for tap in bridge.taps])
         super().__init__(bases, mixup, cutmix)
         for name, bridge in bridges.items():
-            self._add(name, bridge.body, len(bridge.places), _bridge_program)
-
-    def start(self) -> States:
-        """The bodies' weights; those with `requires_grad=False` are frozen."""
-        states: dict[str, State] = {}
-        for name, bridge in self._bridges.items():
-            mode = Mode.from_module(bridge.body)
-            states[name] = State.split(mode.params, mode.buffers, _learned(bridge.body))
-        return states
+            self._add(name, bridge.body, Mode.from_module(bridge.body), len(bridge.places), _bridge_program)
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
@@ -227,11 +191,11 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         outputs = self.bases(mixed(batch[0], draw))
         prepared: dict[str, Prepared] = {}
         for name, bridge in self._bridges.items():
-            features = enumerate(features_of(bridge, bridge.reads, outputs))
             target = self._targets[name]
             parts = [_probabilities(part, outputs, batch, draw) for part in target.parts or (target,)]
+            features = features_of(bridge, bridge.reads, outputs)
             prepared[name] = {
-                **{f"feature{k}": feature for k, feature in features},
+                **{f"feature{k}": feature for k, feature in enumerate(features)},
                 "target": torch.stack(parts, dim=1) if target.parts else parts[0],
             }
         return prepared
@@ -247,19 +211,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
             own = bridge.r, bridge.name, bridge.share, bridge.heads
             trained[name] = Bridge(body.cpu(), bridge.modes, bridge.taps, *own, flops=bridge.flops).eval()
         return trained
-
-
-def _target_of(name: str, bridge: Bridge) -> Target:
-    if bridge.target is None:
-        raise ModebridgeError(
-            f"Expected bridge '{name}' to have a target to learn, but it has none; build it with plan_bridge."
-        )
-    if bridge.heads != bridge.target.heads:
-        raise ModebridgeError(
-            f"Expected bridge '{name}' to have one head per target, but got {bridge.heads} heads for "
-            f"{bridge.target.heads}; see heads_target."
-        )
-    return bridge.target
 
 
 def _probabilities(target: Target, outputs: Mapping[str, Output], batch: Batch, draw: Draw) -> Tensor:
@@ -278,23 +229,15 @@ def _bridge_program(body: nn.Module) -> Program:
     return loss
 
 
-def _learned(net: nn.Module) -> set[str]:
-    return {name for name, parameter in net.named_parameters() if parameter.requires_grad}
-
-
 Teacher: TypeAlias = Mode | Ensemble
 """A network, or an ensemble, each of whose members counts as one teacher."""
 
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """One student to train.
+    """One student to train: its network, of which parameters with `requires_grad` learn, and its initial weights.
 
-    Args:
-        net: its architecture; parameters with `requires_grad` are trained.
-        start: the initial weights.
-        teachers: networks whose mean probability is the target; without any it is trained on labels, mixed like images.
-        loss: the loss; by default the KL to the teachers' mean.
+    The mean probability of the teachers is the target; without any it is trained on labels, mixed like images.
     """
 
     net: nn.Module
@@ -306,12 +249,7 @@ class StudentPlan:
 class StudentObjective(MatchingObjective[dict[str, Mode]]):
     """Train students, all on the same mixed batches; every teacher runs once per batch.
 
-    Args:
-        net: the architecture of the teachers that are modes, on the device.
-        plans: the students by name.
-        classes: number of classes K.
-        mixup: alpha of mixup; 0 turns it off.
-        cutmix: alpha of CutMix; 0 turns it off.
+    `net` is the architecture of the teachers that are modes, on the device.
     """
 
     def __init__(
@@ -319,26 +257,23 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
     ) -> None:
         teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
         super().__init__(Bases(net, {mode.id: mode for mode in teachers if isinstance(mode, Mode)}), mixup, cutmix)
-        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         # Copies, so that the caller's ensemble stays on its device.
         ensembles = {id(teacher): teacher for teacher in teachers if isinstance(teacher, Ensemble)}
-        self._ensembles = {key: copy.deepcopy(teacher).to(device) for key, teacher in ensembles.items()}
+        self._ensembles = {key: copy.deepcopy(one).to(self.bases.device) for key, one in ensembles.items()}
         self._plans, self._classes = dict(plans), classes
         for name, plan in plans.items():
-            make = partial(_student_program, plan.loss, device)
-            self._add(name, plan.net, (plan.loss, bool(plan.teachers)), make)
-
-    def start(self) -> States:
-        """The students' initial weights; those with `requires_grad=False` are frozen."""
-        plans = self._plans.items()
-        return {name: State.split(plan.start.params, plan.start.buffers, _learned(plan.net)) for name, plan in plans}
+            make = partial(_student_program, plan.loss, self.bases.device)
+            self._add(name, plan.net, plan.start, (plan.loss, bool(plan.teachers)), make)
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """Mix the images, run every teacher once on them, and give each student images and target."""
-        images, labels = batch
-        shown = mixed(images, draw)
-        answers = self._answers(shown)
+        shown = mixed(batch[0], draw)
+        # The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble.
+        answers: dict[str | int, Tensor] = {
+            key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(shown).items()
+        }
+        answers |= {key: ensemble.members(shown) for key, ensemble in self._ensembles.items()}
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():
             inputs = flatten(shown)
@@ -348,19 +283,11 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
             if plan.loss.hard or not plan.teachers:
                 # In the precision of the student's loss.
                 dtype = torch.promote_types(next(iter(plan.start.params.values())).dtype, torch.float32)
-                inputs["labels"] = mixed_labels(labels, self._classes, dtype, draw, images)
+                inputs["labels"] = mixed_labels(batch[1], self._classes, dtype, draw, batch[0])
             prepared[name] = inputs
         return prepared
 
-    def _answers(self, images: Inputs) -> dict[str | int, Tensor]:
-        """The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble."""
-        of_modes: dict[str | int, Tensor] = {
-            key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(images).items()
-        }
-        return of_modes | {key: ensemble.members(images) for key, ensemble in self._ensembles.items()}
-
     def result(self, states: States) -> dict[str, Mode]:
-        """The trained students by name."""
         return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
 
 

@@ -341,7 +341,7 @@ def test_bridges_that_cannot_be_priced(wrong):
 def test_features_alike_are_priced_once(monkeypatch):
     priced = []
     monkeypatch.setattr(
-        sys.modules["modebridge.bridges.inspect"],
+        sys.modules["modebridge.bridges.build"],
         "build_body",
         lambda _, __, shape, *___: priced.append(shape) or nn.Linear(8, 2),
     )

@@ -12,8 +12,7 @@ from modebridge.bridges.bridge import (
     label_target,
     mode_target,
 )
-from modebridge.bridges.build import build_bridge, plan_bridge
-from modebridge.bridges.inspect import inspect
+from modebridge.bridges.build import build_bridge, inspect, plan_bridge
 from modebridge.bridges.sizes import body_for, body_like, body_within
 from modebridge.nets import last_blocks_tap
 

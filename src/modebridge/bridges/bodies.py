@@ -20,9 +20,6 @@ class Join(nn.Module):
     """Concatenate features along channels in the given order; the output of maps is channels first.
 
     Maps and sequences of several taps may differ in size: larger ones are average-pooled to the smallest size.
-
-    Args:
-        layout: layout of the features.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -56,11 +53,7 @@ class ResidualBody(nn.Module):
         inputs: input channels, in total over all features.
         blocks: (planes, stride) of each block.
         classes: number of outputs K.
-        block: class of the blocks.
-        norm: "frn" or "bn".
-        bias: whether convolutions have a bias.
-        padding: see `nets.blocks.conv`.
-        projection: whether the first block's shortcut is a projection if shapes differ.
+        block: class of the blocks; the other options are those of `nets.blocks.Block`.
         layout: "map", "map, channels last", or "sequence" for convolutions along one axis.
         generator: random generator of the weights.
     """
@@ -119,13 +112,6 @@ class TokenBody(nn.Module):
     .. math:: p = \sum_t a_t x_t, \qquad a = \operatorname{softmax}_t (x_t \cdot q / \sqrt{w})
 
     The query starts at zero, so pooling starts as the mean over tokens.
-
-    Args:
-        inputs: input channels of a token, in total over all features.
-        width: hidden channels w.
-        classes: number of outputs K.
-        blocks: number of residual layers.
-        generator: random generator of the weights.
     """
 
     def __init__(
@@ -156,15 +142,7 @@ class TokenBody(nn.Module):
 
 
 class VectorBody(nn.Module):
-    """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions.
-
-    Args:
-        inputs: input channels, in total over all features.
-        width: width of the hidden layer.
-        classes: number of outputs K.
-        generator: random generator of the weights.
-        layout: layout of the features.
-    """
+    """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions."""
 
     def __init__(
         self,
@@ -192,12 +170,7 @@ class VectorBody(nn.Module):
 
 
 class Heads(nn.Module):
-    """A body whose last layer has h * K outputs, used as h heads on one trunk.
-
-    Args:
-        body: maps the features to (B, h * K).
-        heads: number of heads h.
-    """
+    """A body whose last layer has h * K outputs, used as h heads on one trunk."""
 
     def __init__(self, body: nn.Module, heads: int) -> None:
         super().__init__()

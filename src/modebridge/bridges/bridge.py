@@ -13,19 +13,25 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
+from modebridge.modes import Mode, check_modes
 from modebridge.nets import without_side_effects
 
 __all__ = [
     "READS",
+    "Aim",
     "Bridge",
     "Kind",
     "Target",
+    "check_choices",
+    "chosen_target",
     "curve_target",
     "ensemble_target",
     "heads_target",
     "label_target",
+    "listed",
     "mode_target",
+    "other_targets",
+    "target_of",
 ]
 
 Kind: TypeAlias = Literal["I", "II"]
@@ -36,19 +42,12 @@ READS: dict[Kind, int] = {"I": 1, "II": 2}
 
 @dataclass(frozen=True)
 class Target:
-    """What a bridge learns: the mean probability of some frozen networks; without networks, the labels.
-
-    Args:
-        modes: the networks to run.
-        r: position on a curve, if the target is one.
-        what: description for tables.
-        parts: the target of each head, if there are several.
-    """
+    """What a bridge learns: the mean probability of some frozen networks; without networks, the labels."""
 
     modes: tuple[Mode, ...]
-    r: float | None
-    what: str
-    parts: tuple[Target, ...] = ()
+    r: float | None  # position on a curve, if the target is one
+    what: str  # description for tables
+    parts: tuple[Target, ...] = ()  # the target of each head, if there are several
 
     @property
     def heads(self) -> int:
@@ -60,6 +59,10 @@ class Target:
         """Whether all heads learn other modes, or labels beside them: wide blocks and CutMix suit such a bridge."""
         parts = self.parts or (self,)
         return all(part.r is None and len(part.modes) < 2 for part in parts) and any(part.modes for part in parts)
+
+
+Aim: TypeAlias = Target | Literal["curve", "labels"]
+"""What a bridge, or one of its heads, learns to predict."""
 
 
 def curve_target(curve: Curve, r: float = 0.5) -> Target:
@@ -99,6 +102,64 @@ def heads_target(targets: Sequence[Target]) -> Target:
     return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
 
 
+def listed(modes: Curve | Mode | Sequence[Mode]) -> list[Mode]:
+    """Modes as a list, even if only one is given; of a curve, its ends."""
+    if isinstance(modes, Curve):
+        return [modes.start, modes.end]
+    return [modes] if isinstance(modes, Mode) else list(modes)
+
+
+def check_choices(net: nn.Module, modes: Curve | Mode | Sequence[Mode], kind: str) -> None:
+    """Raise an error if no bridge can be planned with these choices."""
+    if kind not in READS:
+        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    if not isinstance(modes, Curve | Mode | Sequence):
+        raise ModebridgeError(
+            f"Expected a curve or modes for a bridge, but got {type(modes).__name__}; create a curve with fit_curve, "
+            "or pass a list of modes."
+        )
+    what = "a bridge's curve" if isinstance(modes, Curve) else "a bridge"
+    check_modes(net, listed(modes), 2 if kind == "II" else 1, what)
+
+
+def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
+    """One target for every mode that a bridge of this type does not read; raises an error if there are none."""
+    others = modes[READS[kind] :]
+    if not others:
+        raise ModebridgeError(
+            f"Expected a type {kind} bridge without a curve to have a target, or more modes than the {READS[kind]} "
+            f"that it reads, but got {len(modes)} and no target; add modes to learn from, or pass a curve or target=."
+        )
+    if len({mode.id for mode in modes}) < len(modes):
+        raise ModebridgeError(
+            "Expected the modes of a bridge without a curve to differ, but got one of them twice; pass each mode once: "
+            "the first is read, and each of the others gets a head."
+        )
+    return [mode_target(mode) for mode in others]
+
+
+def chosen_target(target: Aim | Sequence[Aim], modes: Curve | Mode | Sequence[Mode], kind: Kind) -> Target:
+    """What a bridge learns: by default the midpoint of its curve, or without a curve the modes it does not read."""
+    if isinstance(target, str) and target == "curve" and not isinstance(modes, Curve):
+        return heads_target(other_targets(listed(modes), kind))
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        return heads_target([_one_target(one, modes) for one in target])
+    return _one_target(target, modes)
+
+
+def _one_target(target: object, modes: Curve | Mode | Sequence[Mode]) -> Target:
+    if target == "curve" and isinstance(modes, Curve):
+        return curve_target(modes)
+    if target == "labels":
+        return label_target()
+    if not isinstance(target, Target):
+        raise ModebridgeError(
+            f"Expected target to be 'curve' (for a bridge with a curve), 'labels' or a Target, but got '{target}'; "
+            "see modebridge.bridges for the others."
+        )
+    return target
+
+
 class Bridge(nn.Module):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
@@ -136,16 +197,10 @@ class Bridge(nn.Module):
             raise ModebridgeError(
                 f"Expected a bridge to read one mode (type I) or two (type II), but got {len(reads)}; pass one or two."
             )
-        self.body = body
+        self.body, self.name, self.r, self.heads, self.target = body, name, r, heads, target
         self.reads = tuple(mode.id for mode in reads)
         self.taps = (tap,) if isinstance(tap, str) else tuple(tap)
-        self.r = r
-        self.name = name
-        self.share = share
-        self.heads = heads
-        self.flops = flops
-        self.classes = classes
-        self.target = target
+        self.share, self.flops, self.classes = share, flops, classes
         self.modes: tuple[Mode, ...] = () if target is None else tuple(reads)
         self._base = trees.size(reads[0].params)
 
@@ -204,3 +259,17 @@ class Bridge(nn.Module):
         """The logits (B, K) of each head."""
         logits = self(*features)
         return [logits] if self.heads == 1 else list(logits.unbind(dim=1))
+
+
+def target_of(name: str, bridge: Bridge) -> Target:
+    """What an untrained bridge will learn; raises an error if it has no target, or other heads than that."""
+    if bridge.target is None:
+        raise ModebridgeError(
+            f"Expected bridge '{name}' to have a target to learn, but it has none; build it with plan_bridge."
+        )
+    if bridge.heads != bridge.target.heads:
+        raise ModebridgeError(
+            f"Expected bridge '{name}' to have one head per target, but got {bridge.heads} heads for "
+            f"{bridge.target.heads}; see heads_target."
+        )
+    return bridge.target

@@ -1,38 +1,37 @@
-"""Build a bridge before training: its taps, its body, its cost and what it will learn."""
+"""Build a bridge before training: its taps, its body (the widest within a budget of FLOPs), its cost and its target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import map_inputs
 from modebridge.bridges.bodies import Heads
-from modebridge.bridges.bridge import (
-    READS,
-    Bridge,
-    Kind,
-    Target,
-    curve_target,
-    heads_target,
-    label_target,
-    mode_target,
-)
-from modebridge.bridges.sizes import body_for, body_like, body_within, joined_shape
+from modebridge.bridges.bridge import READS, Aim, Bridge, Kind, Target, check_choices, chosen_target, listed
+from modebridge.bridges.sizes import body_for, body_like, body_within, counted_body, joined_shape
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy, taps_to_read
-from modebridge.nets.flops import counting
-from modebridge.types import Inputs, Layout
+from modebridge.nets import (
+    FilterResponseNorm,
+    Inspection,
+    Norm,
+    ResNet,
+    Tap,
+    Tapped,
+    find_taps,
+    frozen_copy,
+    taps_to_read,
+)
+from modebridge.nets.flops import Shape, counting
+from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["Aim", "build_body", "build_bridge", "check_choices", "listed", "other_targets", "plan_bridge"]
-
-Aim: TypeAlias = Target | Literal["curve", "labels"]
-"""What a bridge, or one of its heads, learns to predict."""
+__all__ = ["build_body", "build_bridge", "inspect", "plan_bridge"]
 
 
 def plan_bridge(
@@ -56,17 +55,11 @@ def plan_bridge(
     (docs/frontier.md). `name` is used in tables and errors, `seed` for the bridge's initial weights.
     """
     check_choices(net, modes, kind)
-    reads = [modes.start, modes.end] if isinstance(modes, Curve) else listed(modes)
-    if isinstance(target, str) and target == "curve" and not isinstance(modes, Curve):
-        aim = heads_target(other_targets(reads, kind))
-    elif isinstance(target, Target | str) or not isinstance(target, Sequence):
-        aim = _aim(target, modes)
-    else:
-        aim = heads_target([_aim(one, modes) for one in target])
+    aim = chosen_target(target, modes, kind)
     if aim.modes:
         check_modes(net, aim.modes, 1, "a bridge's target")
     options: dict[str, Any] = {"tap": tap, "slim": slim, "budget": budget, "body": body, "name": name, "seed": seed}
-    return build_bridge(net, images, reads[: READS[kind]], aim, wide=aim.of_modes, **options)
+    return build_bridge(net, images, listed(modes)[: READS[kind]], aim, wide=aim.of_modes, **options)
 
 
 def build_bridge(
@@ -164,50 +157,51 @@ def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, 
     return counted()
 
 
-def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
-    """Modes as a list, even if only one is given."""
-    return [modes] if isinstance(modes, Mode) else list(modes)
+def inspect(
+    net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
+) -> Inspection:
+    """List every tap of `net` that a bridge could read, the default choice, and the cost of a bridge at each.
 
+    A copy of the network without weights (or with them, if that fails) runs in evaluation mode; `net` is not changed.
 
-def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
-    """One target for every mode that a bridge of this type does not read; raises an error if there are none."""
-    others = modes[READS[kind] :]
-    if not others:
+    Args:
+        net: any module that maps a batch to logits, or to an object that holds `logits`.
+        example: a batch of at least one image, or a dict of tensors that are passed by keyword. Labels, in a pair or in
+            a dict, are ignored, and so are values that are not tensors.
+        slim: divides the widths of the type I bridges whose costs are shown.
+        budget: maximum share of the network's FLOPs, used instead of `slim`; bridges are then wide.
+        heads: number of heads of those bridges.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(inspect(net, torch.rand(1, 4)))
+    Sequential: 48 multiply-adds, 2 classes
+        tap  feature  layout  before  after  bridge: FLOPs  params
+        0    8        vector   66.7%  33.3%         +83.3%  +79.3%
+    ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
+    1 cannot be tapped: see .refused
+    """
+    if heads < 1 or not slim > 0 or (budget is not None and not 0 < budget <= 1):
         raise ModebridgeError(
-            f"Expected a type {kind} bridge without a curve to have a target, or more modes than the {READS[kind]} "
-            f"that it reads, but got {len(modes)} and no target; add modes to learn from, or pass a curve or target=."
+            f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
+            f"{heads=}; change the value that is out of range."
         )
-    if len({mode.id for mode in modes}) < len(modes):
-        raise ModebridgeError(
-            "Expected the modes of a bridge without a curve to differ, but got one of them twice; pass each mode once: "
-            "the first is read, and each of the others gets a head."
-        )
-    return [mode_target(mode) for mode in others]
+    seen = find_taps(net, example)
+    size = sum(parameter.numel() for parameter in net.parameters())
 
+    @cache  # many taps have features of the same shape, and fitting a width to a budget is a search
+    def price(shape: Shape, layout: Layout, taps: tuple[str, ...]) -> tuple[float, float] | None:
+        outputs = seen.classes * heads
+        make = partial(build_body, net, taps, shape, layout, outputs, "I", slim, budget, seen.flops, True, None)
+        try:
+            body, flops = counted_body(make, [shape])
+        except ModebridgeError:  # no bridge is small enough
+            return None
+        params = sum(parameter.numel() for parameter in body.parameters())
+        return (flops / seen.flops, params / size) if seen.flops and size else None
 
-def _aim(target: object, modes: Curve | Mode | Sequence[Mode]) -> Target:
-    if target == "curve" and isinstance(modes, Curve):
-        return curve_target(modes)
-    if target == "labels":
-        return label_target()
-    if not isinstance(target, Target):
-        raise ModebridgeError(
-            f"Expected target to be 'curve' (for a bridge with a curve), 'labels' or a Target, but got '{target}'; "
-            "see modebridge.bridges for the others."
-        )
-    return target
+    def priced(tap: Tap) -> Tap:
+        # Only the paper's tap has a body of its own.
+        taps = (tap.name,) if isinstance(net, ResNet) and tap.name == net.paper_tap else ()
+        return replace(tap, bridge=price(tuple(tap.shape), tap.layout, taps))
 
-
-def check_choices(net: nn.Module, modes: Curve | Mode | Sequence[Mode], kind: str) -> None:
-    """Raise an error if no bridge can be planned with these choices."""
-    if kind not in READS:
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
-    if isinstance(modes, Curve):
-        check_modes(net, [modes.start, modes.end], 2, "a bridge's curve")
-    elif isinstance(modes, Mode | Sequence):
-        check_modes(net, listed(modes), 2 if kind == "II" else 1, "a bridge")
-    else:
-        raise ModebridgeError(
-            f"Expected a curve or modes for a bridge, but got {type(modes).__name__}; create a curve with fit_curve, "
-            "or pass a list of modes."
-        )
+    return replace(seen, taps=tuple(map(priced, seen.taps)), priced=True)

@@ -18,19 +18,14 @@ from modebridge.nets.flops import counting, zeros
 from modebridge.nets.resnet import LAST_BLOCKS
 from modebridge.types import Layout
 
-__all__ = ["body_for", "body_like", "body_within", "joined_shape", "layout_for"]
+__all__ = ["body_for", "body_like", "body_within", "counted_body", "joined_shape", "layout_for"]
 
 WIDE = 256
 """Bridges with at least this many channels use bottleneck blocks."""
 
 
 def body_like(
-    spec: ResNetSpec,
-    kind: Kind,
-    slim: float = 2,
-    *,
-    projection: bool = True,
-    seed: int | None = None,
+    spec: ResNetSpec, kind: Kind, slim: float = 2, *, projection: bool = True, seed: int | None = None
 ) -> ResidualBody:
     """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
 
@@ -39,8 +34,6 @@ def body_like(
     counts of the paper's CIFAR-100 rows with 32 to 128 channels.
     """
     last_blocks_tap(spec)
-    if kind not in READS:
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
     before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
@@ -99,11 +92,7 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
     ('map', 'tokens', 'sequence')
     """
-    axes: dict[int, tuple[Layout, ...]] = {
-        1: ("vector",),
-        2: ("tokens", "sequence"),
-        3: ("map", "map, channels last"),
-    }
+    axes: dict[int, list[Layout]] = {1: ["vector"], 2: ["tokens", "sequence"], 3: ["map", "map, channels last"]}
     if len(shape) not in axes or not all(shape):
         raise ModebridgeError(
             f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
@@ -186,11 +175,7 @@ def body_within(
     reads = [shape] * READS[kind]
 
     def cost(family: Family, width: int) -> float:
-        with torch.device("meta"):  # nothing is drawn, computed or stored
-            body = family(width).eval()
-        with torch.no_grad(), counting() as counted:
-            body(*zeros(body, *reads))
-        return counted()
+        return counted_body(partial(family, width), reads)[1]
 
     least = 0.0
     for family, narrowest in _families(shape, layout, classes, len(reads), norm, wide):
@@ -204,6 +189,15 @@ def body_within(
         f"Expected the budget to suffice for some bridge on a feature of {tuple(shape)}, but got {got}; "
         f"the smallest bridge there takes {smallest}."
     )
+
+
+def counted_body(make: Callable[[], nn.Module], shapes: Sequence[Sequence[int]]) -> tuple[nn.Module, float]:
+    """A body without weights and its multiply-adds; nothing is drawn, computed or stored."""
+    with torch.device("meta"):
+        body = make().eval()
+    with torch.no_grad(), counting() as counted:
+        body(*zeros(body, *shapes))
+    return body, counted()
 
 
 def _families(

@@ -61,8 +61,8 @@ class Bases(Generic[K]):
 
     def __init__(self, net: nn.Module, modes: Mapping[K, Mode], taps: Iterable[str] = ()) -> None:
         tapped = Tapped(net, sorted(set(taps)))
-        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
-        self._states = {key: tapped.state_of(mode.to(device).state) for key, mode in modes.items()}
+        self.device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        self._states = {key: tapped.state_of(mode.to(self.device).state) for key, mode in modes.items()}
         self.run: Callable[..., Output] = tapped.run
         """Runs the network with given weights; training may replace it by a compiled version."""
         self.fan_out: Callable[[Sequence[Callable[[], Output]]], list[Output]] = _in_turn

@@ -14,7 +14,7 @@ from torch import nn
 
 from modebridge.batches import check_batch, check_labels, first_batch, go_to_epoch
 from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
-from modebridge.bridges.build import Aim, check_choices, listed, other_targets
+from modebridge.bridges.bridge import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
