@@ -203,15 +203,6 @@ def test_training_moves_the_pins_and_nothing_else(pins):
     assert not any(t.requires_grad for pin in fitted.pins for t in pin.values())
 
 
-def test_any_module_will_do():
-    torch.manual_seed(0)
-    net = Vectors()
-    a, b = (Mode.from_module(Vectors()) for _ in range(2))
-    data = [(torch.rand(6, 4), torch.arange(6) % 3) for _ in range(2)]
-    curve = fit_curve(net, a, b, data, config=quick())
-    assert curve.at(0.5).load(net)(data[0][0]).shape == (6, 3)
-
-
 def test_batch_norm_midpoint_has_its_own_statistics_and_the_ends_keep_theirs():
     net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
     raw = start_curve(net, a, b)

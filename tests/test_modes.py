@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, check_statistics, has_statistics, refresh_statistics
+from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics
 from modebridge.nets import resnet, run
 from tests.scenarios import EXACT, Vectors, blobs, loader, tiny_net
 
@@ -103,11 +103,6 @@ def test_nan_weights_are_refused():
         net.head.bias[0] = float("nan")
     with pytest.raises(ModebridgeError, match=r"NaN or Inf in 'head\.bias'"):
         Mode.from_module(net)
-
-
-def test_one_mode_where_two_are_needed():
-    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
-        check_modes(tiny_net(), [Mode.from_module(tiny_net())], 2, "a curve")
 
 
 def test_statistics_of_one_batch_are_that_batch():

@@ -26,12 +26,11 @@ from modebridge.curves import start_curve
 from modebridge.data import Loader
 from modebridge.errors import ModebridgeError
 from modebridge.matching import kl_divergence, mix
-from modebridge.modes import Mode
 from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.training import fit_bridge
 from tests.plans import fit_bridges
-from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
 def test_kl_against_torch_and_zero_targets():
@@ -222,18 +221,6 @@ def test_other_positions_and_the_batch_norm_curve():
     bridge = fit_bridge(net, curve, loader(), target=curve_target(curve, 0.3), config=quick(1))
     assert bridge.r == 0.3
     assert bridge.kind == "I"
-
-
-def test_any_module_any_body():
-    torch.manual_seed(0)
-    net = Vectors()
-    a, b = (Mode.from_module(Vectors()) for _ in range(2))
-    data = [(torch.rand(6, 4), torch.arange(6) % 3) for _ in range(2)]
-    curve = start_curve(net, a, b)
-    assert fit_bridge(net, curve, data, tap="first", kind="II", config=quick(1)).kind == "II"
-    own = nn.Linear(4, 3)
-    assert isinstance(fit_bridge(net, curve, data, tap="first", body=own, config=quick(1)).body, nn.Linear)
-    assert fit_bridge(net, curve, data, config=quick(1)).tap == "second"
 
 
 def test_bad_objectives():

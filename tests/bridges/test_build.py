@@ -21,7 +21,6 @@ from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.matching import bridge_loss
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
@@ -34,13 +33,6 @@ IMAGE = (1, 8, 8)
 
 def scene(norm="frn", dtype=torch.float32):
     return tiny_net(0, norm, dtype), modes(3, norm, dtype), blobs(6, dtype=dtype).images
-
-
-def test_the_loss_of_heads_is_the_sum_of_theirs():
-    torch.manual_seed(0)
-    target, logits = torch.rand(5, 3, 4, dtype=EXACT).softmax(-1), torch.randn(5, 3, 4, dtype=EXACT)
-    each = sum(bridge_loss(target[:, k], logits[:, k]) for k in range(3))
-    torch.testing.assert_close(bridge_loss(target, logits), each, rtol=0, atol=1e-12)
 
 
 def test_gradients_against_autograd():
@@ -142,6 +134,10 @@ def test_own_bodies_and_vectors():
     targets = [mode_target(other), "labels"]
     own = fit_bridge(net, mode, data, tap="first", body=Heads(nn.Linear(4, 6), 2), target=targets, config=quick(1))
     assert own.heads == 2
+    assert isinstance(own.body.body, nn.Linear)
+    curve = start_curve(net, mode, other)
+    assert fit_bridge(net, curve, data, tap="first", kind="II", config=quick(1)).kind == "II"
+    assert fit_bridge(net, curve, data, config=quick(1)).tap == "second"
     assert fit_bridge(net, mode, data, tap=["first", "second"], target="labels", config=quick(1)).heads == 1
     with pytest.raises(ModebridgeError, match=r"logits of \(batch, 2, 3\), but got \(1, 3\)"):
         fit_bridge(net, mode, data, tap="first", body=nn.Linear(4, 3), target=targets, config=quick(1))

@@ -100,21 +100,6 @@ def test_calibration_changes_nothing_but_the_temperature(parts):
     assert changed == {"temperature", "_fitted"}
 
 
-def test_planted_temperature_is_found():
-    generator = torch.Generator().manual_seed(0)
-    probabilities = (2 * torch.randn(20000, 5, generator=generator)).softmax(-1)
-    labels = torch.multinomial(scale(probabilities, 1.7), 1, generator=generator)[:, 0]
-    assert fit_temperature(probabilities, labels) == pytest.approx(1.7, abs=0.05)
-
-
-def test_temperature_at_its_bounds():
-    sure = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-    assert fit_temperature(sure, torch.tensor([1, 0])) == 100
-    # One of two hundred is wrong, all of them as unsure as can be.
-    unsure = torch.tensor([[0.501, 0.499]]).expand(200, 2)
-    assert fit_temperature(unsure, (torch.arange(200) == 0).long()) == 0.01
-
-
 def test_bad_ensembles(parts):
     net, ends, _, bridges = parts
     with pytest.raises(ModebridgeError, match="at least 1 mode, but got 0"):

@@ -7,32 +7,12 @@ import time
 
 import pytest
 import torch
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
 from modebridge.modes import Mode
 from modebridge.scoring import nll
-
-
-@pytest.mark.parametrize("sharpness", [0.4, 1.0, 3.0])
-@pytest.mark.parametrize(("n", "k", "seed"), [(50, 2, 0), (400, 10, 1), (300, 100, 2)])
-def test_is_nelder_mead_s(n, k, seed, sharpness):
-    generator = torch.Generator().manual_seed(seed)
-    logits = 1.5 * torch.randn(n, k, generator=generator, dtype=torch.float64)
-    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
-    # A mean of two members, as in an ensemble, too sharp or too flat by a known factor.
-    other = logits + 0.3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
-    mean = torch.stack([logits * sharpness, other * sharpness]).softmax(dim=-1).mean(dim=0)
-
-    def loss(x):
-        return nll(scale(mean, float(x[0])), labels) if x[0] > 0 else math.inf
-
-    known = minimize(loss, [1.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-12})
-    found = fit_temperature(mean, labels)
-    assert found == pytest.approx(float(known.x[0]), rel=1e-4)
-    assert loss([found]) <= known.fun + 1e-12
-    assert loss([found]) <= nll(mean, labels) + 1e-9
 
 
 def sampled(n, k, seed, sharpness=1.0, spread=1.5):
@@ -44,7 +24,7 @@ def sampled(n, k, seed, sharpness=1.0, spread=1.5):
 
 
 @pytest.mark.parametrize(("right", "wrong"), [(1, 1), (9, 1), (199, 1), (3, 2), (4000, 37)])
-@pytest.mark.parametrize("top", [0.52, 0.8, 0.99])
+@pytest.mark.parametrize("top", [0.501, 0.8, 0.99])
 def test_two_classes_have_a_closed_form(right, wrong, top):
     table = torch.tensor([[top, 1 - top]], dtype=torch.float64).expand(right + wrong, 2)
     labels = torch.tensor([0] * right + [1] * wrong)

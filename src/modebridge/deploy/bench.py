@@ -22,7 +22,7 @@ from modebridge.deploy.export import export
 from modebridge.deploy.runners import Branches
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
-from modebridge.nets.cuda_graph import CudaGraph
+from modebridge.nets import CudaGraph
 from modebridge.scoring import cost
 from modebridge.seeds import generator
 

@@ -10,7 +10,6 @@ from modebridge.nets.blocks import (
     initialise,
     make_norm,
 )
-from modebridge.nets.cuda_graph import CudaGraph
 from modebridge.nets.quirks import (
     check_weights,
     correct_conv_gradients,
@@ -22,6 +21,7 @@ from modebridge.nets.quirks import (
 )
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.running import (
+    CudaGraph,
     Tapped,
     Taps,
     call,

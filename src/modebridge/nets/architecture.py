@@ -60,7 +60,9 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b) and all(map(same, a.values(), b.values()))
     if isinstance(a, nn.Module):
-        return _same_tensors(a, b) and same(_rest(a), _rest(b))
+        # All attributes except its own weights, including hooks and submodules.
+        rest = [{name: value for name, value in vars(m).items() if name not in _WEIGHTS} for m in (a, b)]
+        return _same_tensors(a, b) and same(*rest)
     if isinstance(a, partial):
         return same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords))
     if isinstance(a, MethodType):
@@ -71,11 +73,6 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     # A custom object: equal if all its attributes are, and if it has no other state.
     plain = hasattr(a, "__dict__") and not any("__slots__" in vars(kind) for kind in type(a).__mro__)
     return plain and type(a).__module__ != "builtins" and same(vars(a), vars(b))
-
-
-def _rest(module: nn.Module) -> dict[str, Any]:
-    """All attributes of a module except its own weights, including hooks and submodules."""
-    return {name: value for name, value in vars(module).items() if name not in _WEIGHTS}
 
 
 def _same_tensors(a: nn.Module, b: nn.Module) -> bool:

@@ -81,6 +81,7 @@ def make_norm(norm: Norm, channels: int, axes: int = 2) -> nn.Module:
 
 
 Padding: TypeAlias = Literal["same", "half"]
+"""As in TensorFlow, or kernel // 2."""
 
 
 class SameConv2d(nn.Conv2d):
@@ -117,16 +118,9 @@ def conv(
 class Block(nn.Module):
     """A residual block: convolutions with norms and SiLU between, plus the shortcut, SiLU.
 
-    Args:
-        inputs: input channels.
-        planes: channels of the inner convolutions; the output has `expansion` times as many.
-        stride: stride of the first 3x3 convolution and of the shortcut.
-        norm: "frn" or "bn".
-        bias: whether convolutions have a bias.
-        padding: "same" (as in TensorFlow) or "half" (kernel // 2).
-        projection: whether a shortcut that changes shape is a 1x1 convolution with a norm; if not, such a block
-            has no shortcut.
-        axes: 2 for maps (B, C, H, W), 1 for sequences (B, C, L).
+    The inner convolutions have `planes` channels, the output `expansion` times as many. The stride is that of the first
+    3x3 convolution and of the shortcut. A shortcut that changes shape is a 1x1 convolution with a norm; without
+    `projection` such a block has no shortcut. `axes` is 2 for maps (B, C, H, W) and 1 for sequences (B, C, L).
     """
 
     kernels: ClassVar[tuple[int, ...]]

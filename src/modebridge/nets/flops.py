@@ -135,13 +135,10 @@ def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence
 
 def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
     """A batch of one for each input, which is given as a shape without the batch axis or as a batch of any size."""
-
-    def one(example: Sequence[int] | Inputs) -> Inputs:
-        if isinstance(example, Tensor | Mapping):
-            return map_inputs(lambda tensor: tensor[:1], example)
-        return zeros(module, example)[0]
-
-    return [one(example) for example in given]
+    return [
+        map_inputs(lambda tensor: tensor[:1], one) if isinstance(one, Tensor | Mapping) else zeros(module, one)[0]
+        for one in given
+    ]
 
 
 def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:

@@ -29,27 +29,16 @@ NO_BLOCK, POOLED = 0.2, 0.1
 
 @dataclass(frozen=True)
 class Tap:
-    """A submodule whose output a bridge can read.
-
-    Args:
-        name: name in `net.named_modules()`.
-        shape: shape of the feature, without the batch axis.
-        layout: meaning of the axes.
-        before: share of the network's FLOPs up to the feature.
-        after: share of the FLOPs after it.
-        block: whether it is one of the network's blocks.
-        inner: whether it is inside a block.
-        bridge: cost of a bridge there, as shares of the network's FLOPs and parameters; None if there is none.
-    """
+    """A submodule whose output a bridge can read, with its shape without the batch axis."""
 
     name: str
     shape: Shape
     layout: Layout
-    before: float
-    after: float
-    block: bool
-    inner: bool
-    bridge: tuple[float, float] | None = None
+    before: float  # share of the network's FLOPs up to the feature
+    after: float  # and after it
+    block: bool  # whether it is one of the network's blocks
+    inner: bool  # whether it is inside a block
+    bridge: tuple[float, float] | None = None  # cost of a bridge there, as shares of the FLOPs and parameters, if any
 
 
 @dataclass(frozen=True)
@@ -143,7 +132,10 @@ def find_taps(net: nn.Module, example: Inputs | Batch) -> Inspection:
     names = {name: module for name, module in net.named_modules() if name}
     refused = {name: reason for name in names if (reason := _reason(name, first, second))}
     blocks = find_blocks(net, first)
-    hiding = [name for name, module in names.items() if name in blocks or _hides(name, module, blocks, refused)]
+    # Hide the inside of blocks, and of what can be tapped as a whole and is not just a list of others.
+    lists = {name for name, module in names.items() if isinstance(module, nn.Sequential)}
+    lists |= {name for name in names if any(block.startswith(f"{name}.") for block in blocks)}
+    hiding = [name for name in names if name in blocks or not (name in refused or name in lists)]
     taps = []
     for name, seen in first.seen.items():
         if name in refused or seen.output is None:
@@ -209,15 +201,6 @@ def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
     if output.dim() == 3:
         return "sequence" if watched.is_sequence(output) else "tokens"
     return "vector"
-
-
-def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping[str, str]) -> bool:
-    """Whether to hide the inside of a submodule: it can be tapped as a whole and is not just a list of others."""
-    return (
-        name not in refused
-        and not isinstance(module, nn.Sequential)
-        and not any(block.startswith(f"{name}.") for block in blocks)
-    )
 
 
 def _distance(tap: Tap) -> float:

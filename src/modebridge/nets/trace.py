@@ -97,7 +97,10 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrac
     def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
             _axes(module, args, watched)
-            feature = _feature(output, name)
+            try:
+                feature = feature_of(output, name)
+            except ModebridgeError:
+                feature = None
             _sequences(module, args, feature, watched)
             before = watched.seen.pop(name, None)  # popped to keep the order of last calls
             watched.seen[name] = CallRecord(
@@ -187,10 +190,3 @@ def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, 
         candidates = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
         if candidates:
             watched.likely[id(output)] = known[id(candidates[0])]
-
-
-def _feature(output: object, name: str) -> Tensor | None:
-    try:
-        return feature_of(output, name)
-    except ModebridgeError:
-        return None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import flatten, map_inputs
-from modebridge.nets.cuda_graph import CudaGraph
+from modebridge.nets import CudaGraph
 from modebridge.training.step import Noise, Step
 from modebridge.types import Batch, Draw
 
