@@ -140,6 +140,7 @@ def test_names_of_other_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     names = known_others(["letters", "cifar10=sets", "folder:cats", "letters"], recipe)
     assert names == ["letters", f"cifar10={tmp_path / 'sets'}", f"folder:{tmp_path / 'cats'}"]
+    assert known_others([], recipe) == ["letters", "scrambled"]
     with pytest.raises(ModebridgeError, match=r"but got 'leters'; did you mean letters"):
         known_others(["leters"], recipe)
     with pytest.raises(ModebridgeError, match="a set other than the run's own"):

@@ -117,10 +117,6 @@ class ShiftedData:
                 for severity in SEVERITIES:
                     yield f"{name}-{severity}", corrupt(clean, name, severity, numbers=numbers, span=self.span)
 
-    def usual_others(self) -> list[str]:
-        """The other sets that need no download."""
-        return ["letters", "scrambled"] if self._recipe.data.name == "digits" else ["scrambled"]
-
     def other(self, name: str) -> Tensor:
         """The images of another set from `known_others`, (N, C, H, W) floats on the CPU, read once."""
         if name not in self._others:
@@ -175,11 +171,14 @@ class ShiftedData:
 
 
 def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
-    """The names of other sets, with absolute paths; unknown names and the run's own set raise an error.
+    """The names of other sets, with absolute paths; if there are none, the sets that need no download.
 
     Names are "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER if their files are not in
-    MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe.
+    MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe. Unknown
+    names and the run's own set raise an error.
     """
+    if not names:
+        return ["letters", "scrambled"] if recipe.data.name == "digits" else ["scrambled"]
     resolved: list[str] = []
     for name in names:
         set_name, equals, folder = name.partition("=")

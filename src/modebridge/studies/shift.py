@@ -97,7 +97,7 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
         run: the run that trains and evaluates the members.
         others: out-of-distribution sets, see `known_others`; by default, those that need no download.
     """
-    names = known_others(others, run.recipe) or run.setting.shifted.usual_others()
+    names = known_others(others, run.recipe)
     # Rows of the results table: their members exist in a plain run.
     existing = {member.name for member in members_of(run.recipe)}
     rows = [row for row in row_plans(run.recipe) if existing.issuperset(row.members)]
