@@ -15,6 +15,7 @@ import modebridge
 from modebridge.cli import run as run_module
 from modebridge.cli import show, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, STOPPED, run_program
+from modebridge.report import plain_table
 
 SOURCE = Path(modebridge.__file__).parents[1]
 
@@ -105,8 +106,7 @@ def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path
             assert not set(err.replace("\n", "")) & {"\x1b", "\x9b", "\u202e", "\udcff"}
     screen = terminal.Screen()
     with screen.capture() as shown:
-        table = show.plain_table("[bold]image", "n")
-        table.title = "[/title]"
+        table = plain_table("[bold]image", "n", title="[/title]")
         table.add_row("a[/b].png", ":smile:")
         screen.print(table)
     assert all(text in shown.get() for text in ("[bold]image", "[/title]", "a[/b].png", ":smile:"))

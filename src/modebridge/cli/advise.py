@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-from modebridge.cli.show import existing, naming_damage, plain_table
+from modebridge.cli.show import existing, naming_damage
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
+from modebridge.report import plain_table
 from modebridge.runs import (
     RunFolder,
     absent_weights,

@@ -120,11 +120,11 @@ def predict(
 
     import numpy as np
 
-    from modebridge.cli.show import plain_table
     from modebridge.cli.terminal import Screen, put, say
     from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.inputs import from_path
     from modebridge.errors import ModebridgeError, plural
+    from modebridge.report import plain_table
 
     paths = [*(images or []), *(example_images() if examples else [])]
     if not paths:

@@ -13,13 +13,12 @@ import torch
 
 from modebridge import __version__
 from modebridge.cli.options import RunOptions
-from modebridge.cli.show import plain_table
 from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
-from modebridge.report import study_table, terminal_table
+from modebridge.report import plain_table, study_table, terminal_table
 from modebridge.runs import (
     Executor,
     Run,

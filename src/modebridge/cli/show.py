@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
-from rich.table import Table
 
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import write_file
 from modebridge.members import Member, Setting, SmallNetwork, members_of, parse_member, row_plans
 from modebridge.recipes import RECIPES, Recipe
-from modebridge.report import page
+from modebridge.report import page, plain_table
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
 from modebridge.scoring import Cost, combination_cost, feature_shapes
 
-__all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost"]
+__all__ = ["existing", "list_recipes", "naming_damage", "report_run", "show_cost"]
 
 NEEDS = {
     "digits": "none",
@@ -29,14 +27,6 @@ NEEDS = {
     "tin200": "Tiny ImageNet, 480 MB",
     "in1k": "ImageNet, 150 GB",
 }
-
-
-def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
-    """A table that fits 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold")
-    return table
 
 
 def list_recipes(*, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from modebridge.report.tables import (
     as_dicts,
     cell_of,
     markdown_table,
+    plain_table,
     study_table,
     terminal_table,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "lines_figure",
     "markdown_table",
     "page",
+    "plain_table",
     "study_table",
     "summary",
     "terminal_table",

@@ -22,6 +22,7 @@ __all__ = [
     "as_dicts",
     "cell_of",
     "markdown_table",
+    "plain_table",
     "study_table",
     "terminal_table",
 ]
@@ -176,7 +177,7 @@ class StudyTable:
 
 def study_table(table: StudyTable, *, spread: bool = True) -> Table:
     """A study's table for a terminal, with or without the spread."""
-    drawn = _terminal(table.title, ["", *(column.name for column in table.columns)])
+    drawn = plain_table("", *(column.name for column in table.columns), text=(), title=table.title)
     for name in table.rows:
         drawn.add_row(name, *(table.text(name, column, spread=spread) for column in table.columns))
     return drawn
@@ -187,7 +188,7 @@ COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:
     """The results table for a terminal; rows other than deep ensembles are bold."""
-    table = _terminal(title, COLUMNS)
+    table = plain_table(*COLUMNS, text=(), title=title)
     for row in rows:
         table.add_row(*_cells(row), style="bold" if row.family != rows[0].family else None)
     return table
@@ -218,14 +219,16 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _terminal(title: str, columns: Sequence[str]) -> Table:
+def plain_table(*columns: str, text: Sequence[int] = (0,), title: str | None = None) -> Table:
+    """A table for a terminal of 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
     from rich import box
     from rich.table import Table
 
-    # No rules between columns, to fit the 80 columns of a plain terminal.
+    # No rules between columns, to fit.
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
+        side: Literal["left", "right"] = "left" if k == 0 or k in text else "right"
+        table.add_column(column, justify=side, no_wrap=k not in text, overflow="fold" if k in text else "ellipsis")
     return table
 
 
