@@ -62,11 +62,20 @@ def test_one_setting_changes_and_no_other(setting: str, key: str, value: object)
         ("modes=1", "at least 2 modes"),
         ("lr=-1", "lr to be a number of at least 0"),
         ("data.batch_size=0", "data.batch_size to be between 1 and"),
+        ("width_divisor=1e-9", "Expected width_divisor to be between 0.1 and"),
+        ("width_divisor=65", "Expected width_divisor to be at most 64"),
+        ("data.pad=1000000", "Expected data.pad to be at most the image side of 8 pixels"),
+        ("data.noise=nan", "data.noise to be between 0 and 1,000"),
+        ("modes=1000000", "modes to be between 2 and 100"),
+        ("mode.epochs=10000000", "at most 1,000,000"),
+        ("net=cifar10", "Expected net to take images with the data's 1 channel"),
+        ("name=../../x", "valid as a folder name"),
+        ("sizes=small,small", "Expected sizes to name each once"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> None:
     with pytest.raises(ModebridgeError, match=message):
-        changed(find_recipe("digits"), [setting])
+        check_recipe(changed(find_recipe("digits"), [setting]))
 
 
 def test_settings_that_depend_on_each_other_come_in_any_order() -> None:
@@ -109,24 +118,6 @@ def test_a_users_own_file(tmp_path: Path) -> None:
         "def recipe():\n    return replace(find_recipe('digits'), name='mine', modes=3)\n"
     )
     assert read_recipe(str(code))[0].name == "mine"
-    code.write_text("def recipe(:\n")
-    with pytest.raises(ModebridgeError, match="to run, but got SyntaxError"):
-        read_recipe(str(code))
-    code.write_text("def recipe():\n    return 3\n")
-    with pytest.raises(ModebridgeError, match="returns a Recipe, but got int"):
-        read_recipe(str(code))
-    own.write_text("modes = ")
-    with pytest.raises(ModebridgeError, match="to be TOML"):
-        read_recipe(str(own))
-    own.write_text('name = "x"\nmode = 3\n')
-    with pytest.raises(ModebridgeError, match="to be a table of settings"):
-        read_recipe(str(own))
-    own.write_text('name = "x"\nepochs = 3\n')
-    with pytest.raises(ModebridgeError, match="but got 'epochs'"):
-        read_recipe(str(own))
-    own.write_text('name = "x"\n')
-    with pytest.raises(ModebridgeError, match="lacks"):
-        read_recipe(str(own))
     with pytest.raises(ModebridgeError, match="no such file"):
         read_recipe(str(tmp_path / "none.toml"))
 
@@ -156,21 +147,7 @@ def test_members_of_recipes() -> None:
         parse_member("mode")
 
 
-EXTREMES = (
-    "0",
-    "-1",
-    "1e-9",
-    "1e300",
-    "nan",
-    "inf",
-    "-inf",
-    "",
-    "9" * 30,
-    "9" * 5000,
-    "x" * 5000,
-    "\x1b[31m",
-    "\udcff",
-)
+EXTREMES = ("0", "-1", "1e-9", "1e300", "nan", "inf", "-inf", "", "9" * 30, "9" * 5000, "x" * 5000, "\x1b", "\udcff")
 
 
 def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_written():
@@ -191,26 +168,6 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("width_divisor=1e-9", "Expected width_divisor to be between 0.1 and"),
-        ("width_divisor=65", "Expected width_divisor to be at most 64"),
-        ("data.pad=1000000", "Expected data.pad to be at most the image side of 8 pixels"),
-        ("data.noise=nan", "data.noise to be between 0 and 1,000"),
-        ("modes=1000000", "modes to be between 2 and 100"),
-        ("mode.epochs=10000000", "at most 1,000,000"),
-        ("net=cifar10", "Expected net to take images with the data's 1 channel"),
-        ("net=resnet", "Expected net to be a known network"),
-        ("name=../../x", "valid as a folder name"),
-        ("sizes=small,small", "Expected sizes to name each once"),
-    ],
-)
-def test_choices_that_do_not_go_together(setting, message):
-    with pytest.raises(ModebridgeError, match=message):
-        check_recipe(changed(find_recipe("digits"), [setting]))
-
-
-@pytest.mark.parametrize(
     ("raw", "message"),
     [
         (b"# \xff", "text in UTF-8, but byte 2 is not"),
@@ -226,10 +183,17 @@ def test_choices_that_do_not_go_together(setting, message):
         (b"#" * 2_000_000, "larger than 1,000,000 bytes"),
         (b"\0", "to be TOML"),
         (b"a." * 3000 + b"a = 1", "Expected the settings of a recipe"),
+        (b"modes = ", "to be TOML"),
+        (b'name = "x"\nmode = 3\n', "to be a table of settings"),
+        (b'name = "x"\nepochs = 3\n', "but got 'epochs'"),
+        (b'name = "x"\n', "lacks"),
+        (b"def recipe(:\n", "to run, but got SyntaxError"),
+        (b"def recipe():\n    return 3\n", "returns a Recipe, but got int"),
+        (b"raise SystemExit(0)", "got SystemExit"),
     ],
 )
-def test_a_hostile_file_is_a_sentence(tmp_path, raw, message):
-    file = tmp_path / "recipe.toml"
+def test_a_wrong_file_is_a_sentence(tmp_path, raw, message):
+    file = tmp_path / ("recipe.py" if b"recipe(" in raw or b"raise" in raw else "recipe.toml")
     file.write_bytes(raw)
     with pytest.raises(ModebridgeError, match=message):
         read_recipe(str(file))
@@ -239,10 +203,3 @@ def test_a_file_of_windows_is_read(tmp_path):
     file = tmp_path / "recipe.toml"
     file.write_bytes(b"\xef\xbb\xbf" + to_toml(find_recipe("digits"), 3).replace("\n", "\r\n").encode())
     assert read_recipe(str(file)) == (find_recipe("digits"), 3)
-
-
-def test_a_program_that_ends_itself(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("raise SystemExit(0)")
-    with pytest.raises(ModebridgeError, match="got SystemExit"):
-        read_recipe(str(file))

@@ -151,12 +151,7 @@ def _described(network: Network, _date: int) -> str:
 
 
 def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
-    """Raise an error if the network, images and bridges of a recipe do not fit together.
-
-    Args:
-        recipe: the choices.
-        data: its data, if already read; None checks as much as possible without reading it.
-    """
+    """Raise an error if network, images and bridges do not fit together; without data as far as possible unread."""
     if data is None:
         _check_without_data(recipe)
     else:

@@ -17,7 +17,6 @@ from modebridge import seeds, trees
 from modebridge.batches import check_images
 from modebridge.data import (
     CORRUPTIONS,
-    SETS,
     SEVERITIES,
     ImageFiles,
     ImageSet,
@@ -182,15 +181,14 @@ def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
     resolved: list[str] = []
     for name in names:
         set_name, equals, folder = name.partition("=")
-        known = ("digits", "svhn", *SETS)
         if name in BUILT_IN or name.startswith(FOLDER) or split_reference(name) is not None:
             resolved.append(located(name))
-        elif set_name in known and (folder or not equals):
+        elif set_name in ("svhn", *NAMED) and (folder or not equals):
             resolved.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
         else:
             raise ModebridgeError(
                 f"Expected --ood to name a data set, folder:PATH or FILE.py:FUNCTION, but got '{name[:80]}'; "
-                f"{near(set_name[:80], [*BUILT_IN, *known])}"
+                f"{near(set_name[:80], [*BUILT_IN, 'svhn', *NAMED])}"
             )
         if resolved[-1] == recipe.data.name or set_name == recipe.data.name:
             raise ModebridgeError(

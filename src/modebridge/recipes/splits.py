@@ -83,16 +83,20 @@ def facts_of(recipe: Recipe) -> DataFacts | None:
     data = recipe.data
     if not _is_named(data.name):
         return None
-    classes, image, counts = NAMED[data.name]
+    classes, image, _ = NAMED[data.name]
     if data.name == "in1k":
         image = (3, pixels(recipe), pixels(recipe))
-    limits = {part: getattr(data, part) for part in PARTS}
+    return DataFacts(classes, image, class_names(CLASS_NAMES.get(data.name, ()), classes), _counts(data))
+
+
+def _counts(data: DataConfig) -> dict[str, int]:
+    """How many images of a named set the recipe uses, by split."""
+    counts, limits = NAMED[data.name][2], {part: getattr(data, part) for part in PARTS}
     if data.name == "digits":
         # One set, cut by count: the test split is the rest.
-        total, held = sum(counts.values()), {split: limits[split] or counts[split] for split in ("train", "valid")}
-        counts = held | {"test": total - sum(held.values())}
-    taken = {split: min(limits[split] or count, count) for split, count in counts.items()}
-    return DataFacts(classes, image, class_names(CLASS_NAMES.get(data.name, ()), classes), taken)
+        held = {part: limits[part] or counts[part] for part in ("train", "valid")}
+        counts = held | {"test": sum(counts.values()) - sum(held.values())}
+    return {part: min(limits[part] or count, count) for part, count in counts.items()}
 
 
 def pixels(recipe: Recipe) -> int:
@@ -109,12 +113,9 @@ def class_names(names: Sequence[str], classes: int) -> tuple[str, ...]:
 def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
     """Load the splits; those of a named set from a folder with its official files, or MODEBRIDGE_DATA, or `data`."""
     if data.name == "digits":
-        images = noisy_digits(data.noise)
-        # Cut by count: 0 would leave a split empty, so an unset split gets a sensible part.
-        train, valid = data.train or len(images) // 3, data.valid or len(images) // 5
+        images, (train, valid, test) = noisy_digits(data.noise), _counts(data).values()
         cut = train + valid
-        last = min(cut + data.test, len(images)) if data.test else len(images)
-        return Splits(images.part(0, train), images.part(train, cut), images.part(cut, last))
+        return Splits(images.part(0, train), images.part(train, cut), images.part(cut, cut + test))
     if _is_named(data.name):
         splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
         splits = replace(splits, class_names=tuple(CLASS_NAMES.get(data.name, ())))
