@@ -125,7 +125,8 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
         find_function(data.name, "data.name")
         with seeded(0):  # the same images in every process, even if the function draws them at random
             splits = _from_function(data)
-    return replace(splits, **{part: _first(getattr(splits, part), getattr(data, part), part) for part in PARTS})
+    parts = {part: _first(getattr(splits, part), getattr(data, part), part) for part in PARTS}
+    return Splits(**parts, class_names=splits.class_names)
 
 
 def _first(images: Images, count: int, part: str) -> Images:
