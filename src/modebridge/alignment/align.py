@@ -21,7 +21,7 @@ from modebridge.alignment.by_weights import (
     solve,
     weight_similarity,
 )
-from modebridge.alignment.groups import Groups, Permutations, groups_of
+from modebridge.alignment.groups import Groups, Permutations
 from modebridge.alignment.proof import prove, sample
 from modebridge.alignment.trace import trace
 from modebridge.batches import check_batch, map_inputs
@@ -116,7 +116,7 @@ def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
     # Repeat a single image: axes of size 1 cannot be tracked.
-    groups = groups_of(trace(net, [map_inputs(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
+    groups = trace(net, [map_inputs(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches])
     if not groups.groups:
         reasons = ", ".join(f"{name} in '{where}'" for name, where in groups.stopped)
         raise ModebridgeError(

@@ -9,10 +9,10 @@ end neither pinned nor cut further is a group of units that can be permuted with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-__all__ = ["Axis", "along", "factors", "keep", "merge", "pin", "select", "split", "take", "unify"]
+__all__ = ["Axis", "along", "factors", "fixed", "keep", "leaves_of", "merge", "pin", "select", "split", "take", "unify"]
 
 
 class Axis:
@@ -46,6 +46,21 @@ class Axis:
         while node.parent is not None:
             node = node.parent
         return node
+
+
+def fixed(shape: Iterable[int]) -> tuple[Axis, ...]:
+    """Pinned axes for a tensor of this shape."""
+    return tuple(Axis(size, pinned=True) for size in shape)
+
+
+def leaves_of(axis: Axis) -> Iterator[Axis]:
+    """The parts of an axis that have no parts themselves."""
+    axis = axis.root
+    if axis.form == "whole":
+        yield axis
+    else:
+        for part in axis.parts:
+            yield from leaves_of(part)
 
 
 def pin(axis: Axis) -> None:
@@ -129,7 +144,7 @@ def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     if len(real) <= 1:
         pieces = iter([axis])
     elif axis.pinned:
-        pieces = iter([Axis(size, pinned=True) for size in real])
+        pieces = iter(fixed(real))
     else:
         pieces = iter(_cut(axis, real))
     return [Axis(1) if size == 1 else next(pieces) for size in sizes]
@@ -214,7 +229,7 @@ def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     fine = _common(sizes, [part.size for part in inner]) if axis.form == "product" else None
     if fine is None:
         pin(axis)
-        return [Axis(size, pinned=True) for size in sizes]
+        return list(fixed(sizes))
     cut, following = [], iter(_split_each(inner, fine))
     for size in sizes:
         taken: list[Axis] = []
@@ -264,7 +279,7 @@ def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
         if len(lengths) == 1:
             parts.append(part)
         elif part.root.pinned:
-            parts.extend(Axis(length, pinned=True) for length in lengths)
+            parts.extend(fixed(lengths))
         elif _pieces(part.root, lengths):
             parts.extend(part.root.parts)
         else:

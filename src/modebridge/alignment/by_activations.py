@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from modebridge.alignment.groups import Group, Groups
 from modebridge.alignment.passes import Contraction, Point, contractions
 from modebridge.alignment.units import points_of, units_of
-from modebridge.batches import map_inputs
+from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batches, Inputs
 
@@ -47,11 +46,13 @@ def activation_similarity(
     for inputs, labels in data:
         count = min(len(labels), images - seen)
         if count > 0 and not chunk:
-            chunk = max(2, min(CHUNK, MEMORY // max(correlations.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
+            each = correlations.size(a, take_rows(inputs, torch.tensor([0, 0]))) // 2
+            chunk = max(2, min(CHUNK, MEMORY // max(each, 1)))
         for start in range(0, count, chunk or 1):
             end = min(start + chunk, count)
             # Repeat a single image: torch uses other code paths for a batch of one.
-            correlations.add(a, b, _rows_of(inputs, list(range(start, end)) if end > start + 1 else [start, start]))
+            rows = torch.arange(start, end) if end > start + 1 else torch.tensor([start, start])
+            correlations.add(a, b, take_rows(inputs, rows))
         seen += max(count, 0)
         progress(max(count, 0))
         if seen >= images:
@@ -159,10 +160,6 @@ class Correlations:
 
 def _mean(sums: Sequence[_Sums]) -> Tensor:
     return torch.stack([given.correlation() for given in sums]).mean(dim=0)
-
-
-def _rows_of(inputs: Inputs, rows: list[int]) -> Inputs:
-    return map_inputs(itemgetter(rows), inputs)
 
 
 class _Sums:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.alignment.groups import Dim, Group, Groups, Place, leaves, places
+from modebridge.alignment.passes import has_units
 from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
@@ -41,15 +42,22 @@ def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tens
     their contents.
     """
     group = groups.groups[number]
-    best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, group.size)
+    best = torch.zeros(group.size, group.size, dtype=torch.float64)
+    chosen: dict[int, list[list[Tensor]]] = {}
+    for inner in groups.inner(number):
+        contents = similarity(inner)
+        if contents is not None:
+            options = [[assign(contents[row, :, k]) for k in range(group.size)] for row in range(group.size)]
+            best += torch.tensor([[worth for _, worth in line] for line in options], dtype=torch.float64)
+            chosen[inner.number] = [[permutation for permutation, _ in line] for line in options]
     table = similarity(group)
     if table is None and not chosen:
         # Nothing is known about these units: they stay in place.
         return {number: torch.arange(group.size)}
     permutation, _ = assign(best if table is None else table.double().cpu() + best)
     permutations = {number: permutation}
-    for key, options in chosen.items():
-        permutations[key] = torch.stack([options[row][column] for row, column in enumerate(permutation.tolist())])
+    for key, found in chosen.items():
+        permutations[key] = torch.stack([found[row][column] for row, column in enumerate(permutation.tolist())])
     return permutations
 
 
@@ -60,18 +68,6 @@ def quality(similarity: Tensor, permutation: Tensor) -> float:
     0.0
     """
     return float(similarity.double().cpu()[torch.arange(len(permutation)), permutation].nanmean())
-
-
-def _inside(inside: Mapping[int, Tensor | None], size: int) -> tuple[Tensor, dict[int, list[list[Tensor]]]]:
-    best = torch.zeros(size, size, dtype=torch.float64)
-    chosen: dict[int, list[list[Tensor]]] = {}
-    for key, table in inside.items():
-        if table is None:
-            continue
-        options = [[assign(table[row, :, column]) for column in range(size)] for row in range(size)]
-        best += torch.tensor([[worth for _, worth in line] for line in options], dtype=torch.float64)
-        chosen[key] = [[permutation for permutation, _ in line] for line in options]
-    return best, chosen
 
 
 SWEEPS = 50
@@ -103,19 +99,17 @@ def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
 def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
     """Cosines between the units' weights, of two networks whose other groups are matched."""
     known = {number: places(groups, number) for number in groups.groups}
-    table = _table(groups, known, a, b, groups.identity(), None)
-    of_a = _table(groups, known, a, a, groups.identity(), None)
-    of_b = _table(groups, known, b, b, groups.identity(), None)
+    table, of_a, of_b = (_table(groups, known, x, y, groups.identity(), None) for x, y in ((a, b), (a, a), (b, b)))
 
     def cosines(group: Group) -> Tensor | None:
-        parts = [given(group) for given in (table, of_a, of_b)]
-        if parts[0] is None or parts[1] is None or parts[2] is None:
+        products, squares_a, squares_b = table(group), of_a(group), of_b(group)
+        if products is None or squares_a is None or squares_b is None:
             return None
-        n = group.size if group.outer is None else group.size * groups.groups[group.outer].size
-        mine, theirs = (part.reshape(n, n).diagonal().sqrt() for part in parts[1:] if part is not None)
+        n = groups.count(group)
+        mine, theirs = (squares.reshape(n, n).diagonal().sqrt() for squares in (squares_a, squares_b))
         # A unit whose weights are 0 has cosine 0; two of them cannot be compared.
-        cosine = parts[0].reshape(n, n) / mine.clamp_min(1e-15)[:, None] / theirs.clamp_min(1e-15)[None, :]
-        return cosine.masked_fill((mine == 0)[:, None] & (theirs == 0)[None, :], math.nan).reshape(parts[0].shape)
+        cosine = products.reshape(n, n) / mine.clamp_min(1e-15)[:, None] / theirs.clamp_min(1e-15)[None, :]
+        return cosine.masked_fill((mine == 0)[:, None] & (theirs == 0)[None, :], math.nan).reshape(products.shape)
 
     return cosines
 
@@ -135,7 +129,7 @@ def _table(
         inner = {one.number for one in groups.inner(group.number)}
         family = {group.number, group.outer, *inner}
         others = {number: permutation for number, permutation in current.items() if number not in family}
-        usable = [place for place in known[group.number] if place.weight in a and not _is_whole(a[place.weight])]
+        usable = [place for place in known[group.number] if place.weight in a and has_units(a[place.weight])]
         if inner:
             usable = [place for place in usable if not inner & _groups_on(groups, place.weight)]
         if solved is not None:
@@ -153,14 +147,9 @@ def _table(
 
 def _units(tensor: Tensor, place: Place) -> Tensor:
     """One row per unit with all of its weights."""
-    rows = place.rows.reshape(-1, place.rows.shape[-1])
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
     moved = real.float().movedim(place.dim, 0)
-    return moved[rows.to(moved.device)].reshape(len(rows), -1)
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
+    return moved[place.rows.to(moved.device)].reshape(len(place.rows), -1)
 
 
 def _groups_on(groups: Groups, weight: str) -> set[int]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, factors
+from modebridge.alignment.axes import Axis, factors, leaves_of
 from modebridge.alignment.passes import Point
-from modebridge.alignment.trace import Trace, leaves_of
 from modebridge.types import Params
 
 __all__ = [
@@ -33,13 +32,9 @@ Permutations: TypeAlias = Mapping[int, Tensor]
 
 @dataclass(frozen=True)
 class Group:
-    """Units that can be permuted.
+    """Units that can be permuted, named after the first weight that has them.
 
-    Args:
-        number: number of the group.
-        name: the first weight that has it.
-        size: number of units.
-        outer: the group whose units each contain this one (heads, for the channels of a head); None for most.
+    `outer` is the group whose units each contain this one (heads, for the channels of a head); None for most.
     """
 
     number: int
@@ -58,15 +53,8 @@ class Dim:
     parts: tuple[Dim, ...] = ()
 
 
-@dataclass(frozen=True)
-class Place:
-    """The indices of a group along one dimension of a weight.
-
-    Args:
-        weight: name of the weight.
-        dim: the dimension.
-        rows: indices of each unit along `dim`: (size, m), or (outer size, size, m) for a group inside another.
-    """
+class Place(NamedTuple):
+    """The indices (units, m) of a group along one dimension of a weight; its units are those of `Groups.count`."""
 
     weight: str
     dim: int
@@ -105,15 +93,17 @@ class Groups:
 
     def identity(self) -> dict[int, Tensor]:
         """The identity permutation of every group."""
-        permutations = {number: torch.arange(group.size) for number, group in self.groups.items()}
-        for number, group in self.groups.items():
-            if group.outer is not None:
-                permutations[number] = permutations[number].expand(self.groups[group.outer].size, -1).clone()
-        return permutations
+        alike = {number: torch.arange(group.size) for number, group in self.groups.items()}
+        outers = {number: group.outer for number, group in self.groups.items() if group.outer is not None}
+        return alike | {number: alike[number].repeat(self.groups[outer].size, 1) for number, outer in outers.items()}
 
     def roots(self) -> list[int]:
         """The groups that are not inside another; each is matched together with those inside it."""
         return [number for number, group in self.groups.items() if group.outer is None]
+
+    def count(self, group: Group) -> int:
+        """The number of units of a group, over all units of its outer group if it has one."""
+        return group.size if group.outer is None else self.groups[group.outer].size * group.size
 
     def flat(self, number: int, permutations: Permutations) -> Tensor:
         """The permutation of a group as one vector, over all units of its outer group if it has one."""
@@ -164,22 +154,27 @@ class Groups:
         return total.reshape(-1)
 
 
-def groups_of(trace: Trace) -> Groups:
-    """The free axes of a trace as groups, numbered in the order of the weights."""
+def groups_of(
+    axes: Mapping[str, Sequence[Axis]],
+    points: Mapping[Point, Sequence[Axis]],
+    stopped: Sequence[tuple[str, str]],
+    training: bool,
+) -> Groups:
+    """The free axes of weights as groups, numbered in the order of the weights."""
     free: dict[int, tuple[str, Axis]] = {}
-    for name, axes in trace.axes.items():
-        for leaf in (leaf for axis in axes for leaf in leaves_of(axis)):
+    for name, labels in axes.items():
+        for leaf in (leaf for axis in labels for leaf in leaves_of(axis)):
             if not leaf.pinned and leaf.size > 1:
                 free.setdefault(id(leaf), (name, leaf))
     number_of = {key: k for k, key in enumerate(free)}
-    outer_of = _outers(trace, number_of)
+    outer_of = _outers([axis for labels in axes.values() for axis in labels], number_of)
     groups = {
         number_of[key]: Group(number_of[key], name, leaf.size, outer_of.get(number_of[key]))
         for key, (name, leaf) in free.items()
     }
-    weights = {name: tuple(_dim(axis, number_of) for axis in axes) for name, axes in trace.axes.items()}
-    points = {point: tuple(_dim(axis, number_of) for axis in axes) for point, axes in trace.points.items()}
-    return Groups(groups, weights, points, tuple(trace.stopped), trace.training)
+    weights = {name: tuple(_dim(axis, number_of) for axis in labels) for name, labels in axes.items()}
+    seen = {point: tuple(_dim(axis, number_of) for axis in labels) for point, labels in points.items()}
+    return Groups(groups, weights, seen, tuple(stopped), training)
 
 
 def places(groups: Groups, number: int) -> list[Place]:
@@ -189,8 +184,7 @@ def places(groups: Groups, number: int) -> list[Place]:
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
-                shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
-                every.append(Place(name, k, rows.reshape(shape)))
+                every.append(Place(name, k, rows.reshape(groups.count(group), -1)))
     return every
 
 
@@ -229,14 +223,14 @@ def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
             yield tuple(leaf for parts, _ in chosen for leaf in parts), total
 
 
-def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
+def _outers(axes: Iterable[Axis], number_of: Mapping[int, int]) -> dict[int, int]:
     """Groups that always follow the same other group on a dimension: each unit of that one has its own numbering.
 
     If an operation works along the outer group at every position of the inner one, its units share a numbering.
     """
     before: dict[int, set[int | None]] = {}
     across: set[tuple[int | None, int | None]] = set()
-    for axis in (axis for axes in trace.axes.values() for axis in axes):
+    for axis in axes:
         for run in _runs(axis):
             for earlier, leaf in zip([None, *run], run, strict=False):
                 number = number_of.get(id(leaf))

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, along, keep, merge, pin, split, take, unify
+from modebridge.alignment.axes import Axis, along, fixed, keep, merge, pin, split, take, unify
 from modebridge.alignment.reshaping import RESHAPING, Ask, Labels, Rule, together
 
 __all__ = ["OPERATIONS", "Labels"]
@@ -100,7 +100,7 @@ def _convolution(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out
             channels = kernel[0].root
     if bias is not None:
         unify(ask(bias)[0], channels)
-    return [(images[0], channels.root, *(Axis(size, pinned=True) for size in out.shape[2:]))]
+    return [(images[0], channels.root, *fixed(out.shape[2:]))]
 
 
 def _matmul(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -139,7 +139,10 @@ def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
         if isinstance(tensor, Tensor):
             unify(ask(tensor)[0], labels[1])
     # Saved means and deviations, or empty tensors.
-    return [labels, *((labels[1].root,) if extra.dim() == 1 and extra.numel() else _pinned(extra) for extra in out[1:])]
+    return [
+        labels,
+        *((labels[1].root,) if extra.dim() == 1 and extra.numel() else fixed(extra.shape) for extra in out[1:]),
+    ]
 
 
 def _layer_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -150,7 +153,7 @@ def _layer_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
             given = ask(tensor)
             for x, y in zip(given, labels[-len(given) :], strict=True):
                 unify(x, y)
-    return [labels, *(_pinned(extra) for extra in out[1:])]
+    return [labels, *(fixed(extra.shape) for extra in out[1:])]
 
 
 def _group_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -160,7 +163,7 @@ def _group_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
     for tensor in args[1:3]:
         if isinstance(tensor, Tensor):
             unify(ask(tensor)[0], labels[1])
-    return [labels, *(_pinned(extra) for extra in out[1:])]
+    return [labels, *(fixed(extra.shape) for extra in out[1:])]
 
 
 def _pool(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -169,11 +172,7 @@ def _pool(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) 
     for axis in labels[2:]:
         pin(axis)
     results = [out] if isinstance(out, Tensor) else list(out)
-    return [(*labels[:2], *(Axis(size, pinned=True) for size in result.shape[2:])) for result in results]
-
-
-def _pinned(tensor: Tensor) -> Labels:
-    return tuple(Axis(size, pinned=True) for size in tensor.shape)
+    return [(*labels[:2], *fixed(result.shape[2:])) for result in results]
 
 
 _ARITHMETIC: dict[Rule, str] = {

@@ -25,6 +25,7 @@ __all__ = [
     "Tracker",
     "as_in_training",
     "contractions",
+    "has_units",
     "one_pass",
     "outputs_of",
     "signature",
@@ -55,6 +56,11 @@ def weights_of(net: nn.Module) -> dict[str, Tensor]:
     """Every parameter and persistent buffer by name."""
     kept = net.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in kept.items() if isinstance(tensor, Tensor)}
+
+
+def has_units(weight: Tensor) -> bool:
+    """Whether a weight holds values of units; integers are positions and counts."""
+    return weight.is_floating_point() or weight.is_complex()
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]

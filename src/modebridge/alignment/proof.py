@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.alignment.passes import as_in_training, one_pass
-from modebridge.batches import check_batch, first_batch, flatten, map_inputs, rows_of, unflatten
+from modebridge.batches import check_batch, first_batch, flatten, map_inputs, rows_of, take_rows, unflatten
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -42,8 +41,7 @@ def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
         batch = check_batch(item, "data")
         size = len(batch[1])
         if len(looked) < BATCHES and size:
-            rows = torch.linspace(0, size - 1, min(size, IMAGES)).round().long().tolist()
-            looked.append(map_inputs(itemgetter(rows), batch[0]))
+            looked.append(take_rows(batch[0], torch.linspace(0, size - 1, min(size, IMAGES)).round().long()))
         if count < hold and size:
             held.append(rows_of(batch, slice(0, hold - count)))
             count += len(held[-1][1])

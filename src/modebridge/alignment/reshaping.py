@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, merge, pin, select, split, take, unify
+from modebridge.alignment.axes import Axis, fixed, merge, pin, select, split, take, unify
 
 __all__ = ["RESHAPING", "Ask", "Labels", "Rule", "together"]
 
@@ -134,7 +134,7 @@ def _pixel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], o
     labels = ask(args[0])
     channels, inside = split(labels[-3], [out.shape[-3], args[1] ** 2])
     pin(inside)
-    return [(*labels[:-3], channels, *(Axis(size, pinned=True) for size in out.shape[-2:]))]
+    return [(*labels[:-3], channels, *fixed(out.shape[-2:]))]
 
 
 def _channel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -174,7 +174,7 @@ def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
     if where is None:
         return None
     new = out.dim() - (len(labels) - len(where))
-    fresh = tuple(Axis(size, pinned=True) for size in out.shape[where.start : where.start + new])
+    fresh = fixed(out.shape[where.start : where.start + new])
     return [(*labels[: where.start], *fresh, *labels[where.stop :])]
 
 

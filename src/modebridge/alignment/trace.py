@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modebridge.alignment.axes import Axis, pin
+from modebridge.alignment.axes import Axis, fixed, leaves_of, pin
+from modebridge.alignment.groups import Groups, groups_of
 from modebridge.alignment.operations import OPERATIONS, Labels
 from modebridge.alignment.passes import (
     CONTRACTIONS,
     Point,
     Tracker,
     as_in_training,
+    has_units,
     one_pass,
     signature,
     tensors_in,
@@ -27,27 +28,14 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import frozen_copy
 from modebridge.types import Inputs
 
-__all__ = ["Trace", "leaves_of", "trace"]
+__all__ = ["trace"]
 
 ITSELF = "the network itself"
 
 
-@dataclass(frozen=True)
-class Trace:
-    """The result of tracing forward passes: axes of weights, and of tensors where units can be observed.
-
-    What keeps units in place (`stopped`) and whether some weights are used only in training are passed on to `Groups`.
-    """
-
-    axes: dict[str, list[Axis]]
-    points: dict[Point, Labels]
-    stopped: list[tuple[str, str]]
-    training: bool
-
-
 @torch.no_grad()
-def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
-    """Trace a copy of `net` in evaluation mode, and in training mode too if some weights are not used otherwise.
+def trace(net: nn.Module, batches: Sequence[Inputs]) -> Groups:
+    """The units that can be permuted, from a trace of a copy of `net` in evaluation mode, and in training mode too if some weights are not used otherwise.
 
     Every batch (of at least two images: axes of size 1 cannot be tracked) is run, since the path through a network may
     depend on the images; one that takes a known path adds nothing. Weights that are never used pin all axes that they
@@ -67,12 +55,8 @@ def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
                 tracer.run(given, ways)
     training = len(tracer.missing()) < unseen
     tracer.pin_missing()
-    return Trace(
-        {name: list(tracer.labels(tensor)) for name, tensor in tracer.named.items()},
-        tracer.points,
-        tracer.stopped(),
-        training,
-    )
+    axes = {name: tracer.labels(tensor) for name, tensor in tracer.named.items()}
+    return groups_of(axes, tracer.points, tracer.stopped(), training)
 
 
 class _Tracer(Tracker):  # type: ignore[no-untyped-call]
@@ -91,9 +75,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         self._where: list[str] = []
         self._visible: dict[str, dict[int, Axis]] = {}
         for tensor in self.named.values():
-            # Integers are positions and counts, not values of units.
-            fixed = not (tensor.is_floating_point() or tensor.is_complex())
-            self._labels[tensor] = tuple(Axis(size, pinned=fixed) for size in tensor.shape)
+            self._labels[tensor] = tuple(Axis(size, pinned=not has_units(tensor)) for size in tensor.shape)
 
     def run(self, inputs: Inputs, ways: set[int]) -> None:
         """Trace one pass, unless its path through the network is already known."""
@@ -119,7 +101,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         return [
             name
             for name, tensor in self.named.items()
-            if name not in self._ran and tensor.numel() > 1 and (tensor.is_floating_point() or tensor.is_complex())
+            if name not in self._ran and tensor.numel() > 1 and has_units(tensor)
         ]
 
     def pin_missing(self) -> None:
@@ -142,7 +124,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         units = {
             id(leaf)
             for tensor in self.named.values()
-            if tensor.is_floating_point() or tensor.is_complex()
+            if has_units(tensor)
             for axis in self._labels[tensor]
             for leaf in leaves_of(axis)
             if leaf.pinned and leaf.size > 1
@@ -157,8 +139,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         """The axes of a tensor; those of external tensors (images, constants) are pinned."""
         known = self._labels.get(tensor)
         if known is None or len(known) != tensor.dim():
-            known = tuple(Axis(size, pinned=True) for size in tensor.shape)
-            self._labels[tensor] = known
+            known = self._labels[tensor] = fixed(tensor.shape)
         return known
 
     def __torch_dispatch__(
@@ -185,7 +166,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         place = self._where[-1] if self._where else ""
         if axes is None:
             self._stop([axis for labels in before for axis in labels], name, place or ITSELF)
-            axes = [tuple(Axis(size, pinned=True) for size in result.shape) for result in results]
+            axes = [fixed(result.shape) for result in results]
         elif any(axis.root.pinned for axis in free):
             self._note([axis for axis in free if axis.root.pinned], name, place or ITSELF)
         for result, labels in zip(results, axes, strict=True):
@@ -254,13 +235,3 @@ def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[
             stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         yield
-
-
-def leaves_of(axis: Axis) -> Iterator[Axis]:
-    """The parts of an axis that have no parts themselves."""
-    axis = axis.root
-    if axis.form == "whole":
-        yield axis
-    else:
-        for part in axis.parts:
-            yield from leaves_of(part)
