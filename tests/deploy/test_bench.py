@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -91,12 +90,6 @@ class Machine:
             self.now += seconds * (1.0 + self.slowing * self.now)
 
         return call
-
-
-@pytest.mark.parametrize("values", [[3.0], [2.0, 1.0], [4.0, 1.0, 3.0, 2.0], list(np.random.default_rng(0).random(31))])
-def test_spread_is_numpys(values):
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    assert Spread.of(values) == pytest.approx((middle, low, high), rel=1e-12)
 
 
 def test_known_times_come_out():

@@ -184,6 +184,7 @@ class Branching(nn.Module):
         (nn.Sequential(nn.Conv2d(1, 2, 1), Twice()), 1),
         (Branching(), 0),
         (nn.Flatten(), 0),
+        (resnet("digits", "bn", seed=0), 0),
     ],
 )
 @torch.no_grad()
@@ -193,17 +194,7 @@ def test_the_same_numbers(net, left):
     folded = fold(copy.deepcopy(net))
     torch.testing.assert_close(folded(x), net(x), rtol=0, atol=1e-10)
     assert norms(folded) == left
-
-
-@torch.no_grad()
-def test_a_whole_network():
-    net = stirred(resnet("digits", "bn", seed=0), 2).double()
-    x = torch.rand(2, 1, 8, 8, dtype=torch.float64)
-    folded = fold(copy.deepcopy(net))
-    assert norms(net) > 10
-    assert norms(folded) == 0
     assert [name for name, _ in folded.named_modules()] == [name for name, _ in net.named_modules()]
-    torch.testing.assert_close(folded(x), net(x), rtol=0, atol=1e-10)
 
 
 @torch.no_grad()

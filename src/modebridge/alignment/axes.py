@@ -9,10 +9,10 @@ end neither pinned nor cut further is a group of units that can be permuted with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-__all__ = ["Axis", "along", "factors", "fixed", "keep", "leaves_of", "merge", "pin", "select", "split", "take", "unify"]
+__all__ = ["Axis", "along", "factors", "fixed", "keep", "merge", "pin", "select", "split", "take", "unify"]
 
 
 class Axis:
@@ -51,16 +51,6 @@ class Axis:
 def fixed(shape: Iterable[int]) -> tuple[Axis, ...]:
     """Pinned axes for a tensor of this shape."""
     return tuple(Axis(size, pinned=True) for size in shape)
-
-
-def leaves_of(axis: Axis) -> Iterator[Axis]:
-    """The parts of an axis that have no parts themselves."""
-    axis = axis.root
-    if axis.form == "whole":
-        yield axis
-    else:
-        for part in axis.parts:
-            yield from leaves_of(part)
 
 
 def pin(axis: Axis) -> None:
@@ -296,8 +286,7 @@ def _refine_together(a: Axis, b: Axis) -> bool:
         fine = _common([part.size for part in mine], [part.size for part in theirs])
         if fine is None:
             return False
-        cut_a, cut_b = _split_each(mine, fine), _split_each(theirs, fine)
-        for x, y in zip(cut_a, cut_b, strict=True):
+        for x, y in zip(_split_each(mine, fine), _split_each(theirs, fine), strict=True):
             unify(x, y)
         return True
     sizes = [part.size for axis in (a, b) if axis.form == "sum" for part in axis.parts]

@@ -89,11 +89,9 @@ class Correlations:
         into, out_of = self._sums_of(group.number)
         if not into and not out_of:
             return None
-        parts = []
-        for sums in into or out_of:
-            table, (mine, theirs) = sums.correlation(), sums.constant()
-            parts.append(table.masked_fill(mine[:, None] & theirs[None, :], math.nan))
-        return self._groups.shaped(group, torch.stack(parts).nanmean(dim=0))
+        found = [sums.correlation() for sums in into or out_of]
+        varying = torch.stack([table.masked_fill(constant, math.nan) for table, constant in found])
+        return self._groups.shaped(group, varying.nanmean(dim=0))
 
     @property
     def stopped(self) -> list[tuple[str, str]]:
@@ -159,7 +157,7 @@ class Correlations:
 
 
 def _mean(sums: Sequence[_Sums]) -> Tensor:
-    return torch.stack([given.correlation() for given in sums]).mean(dim=0)
+    return torch.stack([given.correlation()[0] for given in sums]).mean(dim=0)
 
 
 class _Sums:
@@ -185,30 +183,17 @@ class _Sums:
         old = self._parts or [torch.zeros_like(part, dtype=torch.float64) for part in new]
         self._parts = [x + y.double() for x, y in zip(old, new, strict=True)]
 
-    def correlation(self) -> Tensor:
-        """The mean product of standardised activations; 0 for constant units."""
-        n, a, b, _, _, ab = self._parts
-        # Dividing by infinity gives 0, whatever rounding error the covariance has.
-        mine, theirs = (
-            deviation.masked_fill(constant, math.inf)
-            for deviation, constant in zip(self._deviations(), self.constant(), strict=True)
-        )
-        covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
-        return covariance / mine[:, None] / theirs[None, :]
-
-    def constant(self) -> tuple[Tensor, Tensor]:
-        """The constant units of each network, relative to their magnitude."""
-        n, a, b, _, _, _ = self._parts
+    def correlation(self) -> tuple[Tensor, Tensor]:
+        """The mean product of standardised activations, 0 for constant units; and where both units are constant."""
+        n, a, b, aa, bb, ab = self._parts
         assert self._shifts is not None
-        mine, theirs = (
-            deviation <= FAINT * ((total / n + shift.double().squeeze(1)).square() + deviation.square()).sqrt()
-            for deviation, total, shift in zip(self._deviations(), (a, b), self._shifts, strict=True)
-        )
-        return mine, theirs
-
-    def _deviations(self) -> tuple[Tensor, Tensor]:
-        n, a, b, aa, bb, _ = self._parts
-        mine, theirs = (
-            (squares / n - (total / n).square()).clamp_min(0).sqrt() for total, squares in ((a, aa), (b, bb))
-        )
-        return mine, theirs
+        deviations, constants = [], []
+        for total, squares, shift in ((a, aa, self._shifts[0]), (b, bb, self._shifts[1])):
+            deviation = (squares / n - (total / n).square()).clamp_min(0).sqrt()
+            size = ((total / n + shift.double().squeeze(1)).square() + deviation.square()).sqrt()
+            constants.append(deviation <= FAINT * size)
+            # Dividing by infinity gives 0, whatever rounding error the covariance has.
+            deviations.append(deviation.masked_fill(constants[-1], math.inf))
+        covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
+        both = constants[0][:, None] & constants[1][None, :]
+        return covariance / deviations[0][:, None] / deviations[1][None, :], both

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, factors, leaves_of
+from modebridge.alignment.axes import Axis, factors
 from modebridge.alignment.passes import Point
 from modebridge.types import Params
 
@@ -23,6 +23,7 @@ __all__ = [
     "blocks",
     "groups_of",
     "leaves",
+    "leaves_of",
     "places",
 ]
 
@@ -127,31 +128,20 @@ class Groups:
         """The source index of each position of the new dimension; None if nothing moves."""
         if not any(leaf.group in permutations for leaf in leaves(dim)):
             return None
-        if dim.form == "whole":
-            return permutations[dim.group] if dim.group is not None else torch.arange(dim.size)
-        if dim.form == "sum":
-            offsets = [sum(part.size for part in dim.parts[:k]) for k in range(len(dim.parts))]
-            pieces = [self._index(part, permutations) for part in dim.parts]
-            return torch.cat(
-                [
-                    (torch.arange(part.size) if piece is None else piece) + offset
-                    for part, piece, offset in zip(dim.parts, pieces, offsets, strict=True)
-                ]
-            )
-        grids = torch.meshgrid(*[torch.arange(part.size) for part in dim.parts], indexing="ij")
-        place_of = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
-        total = torch.zeros((), dtype=torch.long)
-        for k, part in enumerate(dim.parts):
-            outer = self.groups[part.group].outer if part.group in self.groups else None
-            if part.group not in permutations and part.form == "whole":
-                source = grids[k]
-            elif outer is not None and part.group is not None:
-                source = permutations[part.group][grids[place_of[outer]], grids[k]]
-            else:
-                index = self._index(part, permutations)
-                source = grids[k] if index is None else index[grids[k]]
-            total = total * part.size + source
-        return total.reshape(-1)
+        source = torch.empty(dim.size, dtype=torch.long)
+        for parts, indices in blocks(dim):
+            grids = torch.meshgrid(*[torch.arange(part.size) for part in parts], indexing="ij")
+            place_of = {part.group: k for k, part in enumerate(parts)}
+            chosen = []
+            for part, grid in zip(parts, grids, strict=True):
+                if part.group is None or part.group not in permutations:
+                    chosen.append(grid)
+                elif (outer := self.groups[part.group].outer) is None:
+                    chosen.append(permutations[part.group][grid])
+                else:
+                    chosen.append(permutations[part.group][grids[place_of[outer]], grid])
+            source[indices] = indices.reshape(grids[0].shape)[tuple(chosen)].reshape(-1)
+        return source
 
 
 def groups_of(
@@ -180,12 +170,12 @@ def groups_of(
 def places(groups: Groups, number: int) -> list[Place]:
     """Every dimension of every weight that has a group."""
     group = groups.groups[number]
-    every = []
-    for name, dims in groups.weights.items():
-        for k, dim in enumerate(dims):
-            for rows in _rows(dim, number, group.outer):
-                every.append(Place(name, k, rows.reshape(groups.count(group), -1)))
-    return every
+    return [
+        Place(name, k, rows.reshape(groups.count(group), -1))
+        for name, dims in groups.weights.items()
+        for k, dim in enumerate(dims)
+        for rows in _rows(dim, number, group.outer)
+    ]
 
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
@@ -256,6 +246,16 @@ def _runs(axis: Axis) -> Iterator[list[Axis]]:
             if leaf.form == "sum":
                 yield from _runs(leaf)
         yield run
+
+
+def leaves_of(axis: Axis) -> Iterator[Axis]:
+    """The parts of an axis that have no parts themselves."""
+    axis = axis.root
+    if axis.form == "whole":
+        yield axis
+    else:
+        for part in axis.parts:
+            yield from leaves_of(part)
 
 
 def leaves(dim: Dim) -> Iterator[Dim]:

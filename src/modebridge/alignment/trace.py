@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modebridge.alignment.axes import Axis, fixed, leaves_of, pin
-from modebridge.alignment.groups import Groups, groups_of
+from modebridge.alignment.axes import Axis, fixed, pin
+from modebridge.alignment.groups import Groups, groups_of, leaves_of
 from modebridge.alignment.operations import OPERATIONS, Labels
 from modebridge.alignment.passes import (
     CONTRACTIONS,
@@ -35,11 +35,11 @@ ITSELF = "the network itself"
 
 @torch.no_grad()
 def trace(net: nn.Module, batches: Sequence[Inputs]) -> Groups:
-    """The units that can be permuted, from a trace of a copy of `net` in evaluation mode, and in training mode too if some weights are not used otherwise.
+    """The units that can be permuted, from a trace of a copy of `net` in evaluation mode.
 
-    Every batch (of at least two images: axes of size 1 cannot be tracked) is run, since the path through a network may
-    depend on the images; one that takes a known path adds nothing. Weights that are never used pin all axes that they
-    might be applied to.
+    It is traced in training mode too if some weights are not used otherwise. Every batch (of at least two images: axes
+    of size 1 cannot be tracked) is run, since the path through a network may depend on the images; one that takes a
+    known path adds nothing. Weights that are never used pin all axes that they might be applied to.
     """
     bare = frozen_copy(net)
     tracer = _Tracer(bare)
