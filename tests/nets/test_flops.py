@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from modebridge.nets.flops import counting, invoke, on_copy
+from modebridge.nets.flops import counting, invoke
+from modebridge.nets.quirks import on_copy
 
 PRODUCTS = {
     "a matrix and a vector": (lambda m, v: m @ v, [(3, 4), (4,)], 12),

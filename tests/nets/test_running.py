@@ -11,7 +11,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped, frozen_copy, run
-from modebridge.nets.flops import plain_attention
+from modebridge.nets.quirks import plain_attention
 from tests.scenarios import EXACT, Vectors, tiny_net
 
 

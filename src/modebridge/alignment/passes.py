@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from modebridge.batches import map_inputs, shapes_of
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.flops import FAILED, plain_attention
+from modebridge.nets.quirks import FAILED, plain_attention
 from modebridge.types import Inputs, Params
 
 __all__ = [

@@ -17,7 +17,8 @@ from modebridge.batches import map_inputs, unflatten
 from modebridge.ensembles import average, probabilities_of
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets import call, frozen_copy, logits_of, run
-from modebridge.nets.flops import FAILED, examples, invoke, on_copy
+from modebridge.nets.flops import examples, invoke
+from modebridge.nets.quirks import FAILED, on_copy
 from modebridge.objectives import ModeObjective
 from modebridge.trees import wide
 from modebridge.types import Batches, Inputs, Prepared, State, States

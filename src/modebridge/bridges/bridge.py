@@ -232,10 +232,7 @@ class Bridge(nn.Module):
 
     @property
     def parameter_share(self) -> float | None:
-        """Its parameters relative to one base network; a cheap bridge at a deep tap can have many.
-
-        None if the base has no parameters.
-        """
+        """Its parameters relative to one base network, if that has any; a cheap bridge at a deep tap can have many."""
         return self.params / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:

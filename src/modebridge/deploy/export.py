@@ -20,7 +20,7 @@ from modebridge.deploy.pt2 import write_pt2
 from modebridge.ensembles import Ensemble, average, cascaded, scale
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.files.atomic import write_file
-from modebridge.nets.flops import FAILED
+from modebridge.nets.quirks import FAILED
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 

@@ -25,7 +25,7 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.modes import Mode
 from modebridge.nets import call
-from modebridge.nets.flops import FAILED
+from modebridge.nets.quirks import FAILED
 from modebridge.scoring.cost import Cost, combination_cost, feature_shapes
 from modebridge.types import Inputs
 

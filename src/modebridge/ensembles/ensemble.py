@@ -25,8 +25,7 @@ from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Taps, call, check_tap, frozen_copy
-from modebridge.nets.flops import FAILED
-from modebridge.nets.quirks import tracing
+from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Ensemble"]
@@ -90,7 +89,8 @@ class Ensemble(EvaluationOnly):
             for k in range(len(modes))
         ]
         self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
-        self._tokens = _takes_tokens(net)
+        # Of a network with embeddings, integers may be the only input.
+        self._tokens = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
         self.register_buffer("temperature", torch.ones(()))
         # A buffer, so that a state dict records whether the temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
@@ -132,7 +132,12 @@ class Ensemble(EvaluationOnly):
         outputs: dict[int, Output] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
             outputs[k] = reader.read(partial(call, base, images))
-            _check_logits(outputs[k][0], images)
+            shape = tuple(outputs[k][0].shape)
+            if len(shape) != 2:  # some networks accept an image without a batch axis
+                raise ModebridgeError(
+                    f"Expected the network's logits to be (batch, classes), but got {shape} for {_shapes(images)};"
+                    " pass a batch, or images[None] for a single image."
+                )
         return probabilities_of(torch.stack(member_logits(outputs, self.reads)))
 
     @property
@@ -154,32 +159,25 @@ class Ensemble(EvaluationOnly):
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
         self.train(self.training)  # the members go to evaluation mode, whatever was done to them
-        pairs = [self._predict(item) for item in valid]
-        if not pairs:
+        tables, truths = [], []
+        for item in valid:
+            images, labels = check_batch(item, "valid")
+            tables.append(average(self._checked_members(images, "valid"), self.mean))
+            check_labels(labels, tables[-1].shape[-1], "valid")
+            truths.append(labels)
+        if not tables:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."
             )
-        temperature = fit_temperature(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
-        self.temperature.fill_(temperature)
+        self.temperature.fill_(fit_temperature(torch.cat(tables), torch.cat(truths)))
         self._fitted.fill_(True)
         return self
-
-    def _predict(self, item: object) -> tuple[Tensor, Tensor]:
-        images, labels = check_batch(item, "valid")
-        probabilities = average(self._checked_members(images, "valid"), self.mean)
-        check_labels(labels, probabilities.shape[-1], "valid")
-        return probabilities, labels
 
     def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
         """Write the ensemble as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
         from modebridge.files import save
 
         save(self, path, net=net)
-
-
-def _takes_tokens(net: nn.Module) -> bool:
-    """Whether a network has embeddings, so that integers may be its only input."""
-    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
 
 
 def _check_inputs(given: object, tokens: bool, what: str) -> Inputs:
@@ -202,16 +200,6 @@ def _check_inputs(given: object, tokens: bool, what: str) -> Inputs:
     if not given:
         raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
     return given
-
-
-def _check_logits(logits: Tensor, given: Inputs) -> Tensor:
-    """Raise an error unless logits have one row per image; some networks accept an image without a batch axis."""
-    if logits.dim() != 2:
-        raise ModebridgeError(
-            f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)} for {_shapes(given)};"
-            " pass a batch, or images[None] for a single image."
-        )
-    return logits
 
 
 def _refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:

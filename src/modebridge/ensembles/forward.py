@@ -51,12 +51,8 @@ Mean: TypeAlias = Literal["probability", "logarithmic"]
 class Bases(Generic[K]):
     """One network with the weights of several modes; each runs once per batch.
 
-    Only the weights are kept per mode: the network exists once, and a compiled forward pass serves all of them.
-
-    Args:
-        net: the architecture, on the device to run on.
-        modes: the weights by key.
-        taps: submodules whose features are read.
+    Only the weights are kept per mode: the network exists once, on the device of `net`, and a compiled forward pass
+    serves all of them. Features are read at the taps.
     """
 
     def __init__(self, net: nn.Module, modes: Mapping[K, Mode], taps: Iterable[str] = ()) -> None:
@@ -131,10 +127,8 @@ def average(tables: Tensor | Sequence[Tensor], mean: Mean = "probability") -> Te
 def cascaded(first: Tensor, full: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
     """The probabilities (B, K) of a cascade, and which images (B,) used all members.
 
-    Args:
-        first: calibrated probabilities (B, K) of the first member alone.
-        full: calibrated probabilities (B, K) of all members.
-        threshold: images whose top probability in `first` is at least this use the first member alone.
+    `first` and `full` are calibrated probabilities (B, K) of the first member alone and of all members. Images whose
+    top probability in `first` is at least the threshold use the first member alone.
 
     >>> cascaded(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]]), 0.7)
     (tensor([[0.9000, 0.1000],

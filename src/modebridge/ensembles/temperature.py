@@ -42,11 +42,8 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     If no prediction is wrong, the NLL keeps falling as T goes to 0, and such a temperature would ruin the NLL of other
     data. So T stays 1, with a warning, if every prediction is right, or if the lowest NLL is at a T below 1 with a mean
     confidence above (N + 1) / (N + 2), the expected accuracy after N right predictions out of N (Laplace's rule of
-    succession). Neither is the case once the data contain wrong predictions that are not near ties.
-
-    Args:
-        probabilities: averaged probabilities (N, K) on held-out data.
-        labels: labels (N,).
+    succession). Neither is the case once the data contain wrong predictions that are not near ties. Both arguments, the
+    averaged probabilities (N, K) and the labels (N,), are of held-out data.
 
     >>> import torch
     >>> round(fit_temperature(torch.tensor([[0.8, 0.2]] * 10), torch.tensor([0] * 9 + [1])), 6)  # log(4) / log(9)

@@ -1,34 +1,27 @@
-"""Count the multiply-adds of a forward pass without computing it, on a copy of the module without weights."""
+"""Watch one forward pass: its multiply-adds, and what every submodule returned. Nothing needs to be computed for it."""
 
 from __future__ import annotations
 
-import copy
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from modebridge.batches import flatten, map_inputs
-from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.running import Tapped, arguments
+from modebridge.batches import map_inputs
+from modebridge.errors import ModebridgeError
+from modebridge.nets.quirks import on_copy, plain_attention
+from modebridge.nets.running import Tapped, arguments, call, feature_of
 from modebridge.types import Inputs
 
-__all__ = ["Shape", "counting", "examples", "feature_shapes", "invoke", "on_copy", "plain_attention", "zeros"]
+__all__ = ["CallRecord", "ForwardTrace", "Shape", "counting", "examples", "feature_shapes", "invoke", "watch", "zeros"]
 
 Shape: TypeAlias = tuple[int, ...]
 """Shape of one image or feature, without the batch axis."""
-
-T = TypeVar("T")
-
-FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
-"""Exceptions that modules raise for unsuitable inputs."""
 
 
 @contextmanager
@@ -101,22 +94,6 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
 }
 """Products that torch's counter ignores, in its units: two operations per multiply-add."""
 
-_ATTENTION = threading.RLock()
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
-    # The switches are global: of two threads here, the last one would restore what the first one had set.
-    with _ATTENTION:
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
 
 def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence[str]) -> dict[str, Shape]:
     """The shape of the feature at each tap, without the batch axis; `image` as in `examples`.
@@ -154,53 +131,141 @@ def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
     return module(*plain, **by_name)
 
 
-def on_copy(
-    module: nn.Module,
-    inputs: Sequence[Inputs],
-    work: Callable[[nn.Module, Sequence[Inputs]], T],
-    *,
-    weightless: bool = True,
-) -> T:
-    """Call a function on a weightless copy of a module, or on a real copy if a weightless one cannot run.
+ON_MAPS = (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
+"""Layers whose input with four axes is (B, C, H, W)."""
 
-    `work` gets the copy, in evaluation mode, and copies of the inputs on its device (zeros, if they have no values); it
-    may be called twice. For one small batch a weightless copy takes longer than the computation itself.
-    """
-    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    try:
-        with torch.inference_mode(False), torch.no_grad(), plain_attention():
+ON_SEQUENCES = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+    nn.BatchNorm1d,
+    nn.InstanceNorm1d,
+    nn.GroupNorm,
+    nn.MaxPool1d,
+    nn.AvgPool1d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool1d,
+)
+"""Layers whose input and output with three axes are (B, C, L)."""
+
+ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
+"""Layers whose output with three axes is (B, T, C)."""
+
+
+@dataclass
+class CallRecord:
+    """The record of one submodule: its last output (None if that does not start with a tensor) and when it ran."""
+
+    output: Tensor | None
+    kind: str  # type of the output
+    version: int  # version counter of the output after the call
+    flops: float  # multiply-adds of the whole network up to and including its last call
+    runs: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether a later layer changed the output in place."""
+        return self.output is not None and self.output._version != self.version
+
+
+@dataclass
+class ForwardTrace:
+    """The record of a whole pass: every submodule that ran, in the order in which they finished."""
+
+    seen: dict[str, CallRecord] = field(default_factory=dict)
+    logits: Tensor | None = None
+    flops: float = 0.0
+    # Shapes of maps read by a layer with channels on the first axis, and on the last.
+    first: set[Shape] = field(default_factory=set)
+    last: set[Shape] = field(default_factory=set)
+    # Whether a tensor with three axes is (B, C, L), by its id: known from a layer that made or read it, or guessed
+    # (activations from their input, sums from their last summand). The tensors are kept alive: ids stay unique.
+    sequences: dict[int, bool] = field(default_factory=dict)
+    likely: dict[int, bool] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)
+
+    def is_logits(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the logits, or the logits are a view of it."""
+        assert self.logits is not None
+        # Compared by storage, which exists on the meta device too.
+        return bool(tensor.untyped_storage()._cdata == self.logits.untyped_storage()._cdata)
+
+    def channels_last(self, shape: Shape) -> bool:
+        """Whether a feature is (H, W, C): by the layers that read such a map, otherwise by which axes are equal."""
+        if (shape in self.first) != (shape in self.last):
+            return shape in self.last
+        height, width, channels = shape
+        return height == width != channels
+
+    def is_sequence(self, tensor: Tensor) -> bool:
+        """Whether a tensor with three axes is (B, C, L), as for 1d convolutions, and not (B, T, C)."""
+        return self.sequences.get(id(tensor), self.likely.get(id(tensor), False))
+
+
+def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrace:
+    """Run `net` once with a temporary hook on every submodule; counting FLOPs takes longer."""
+    watched = ForwardTrace()
+
+    def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
+        def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+            _axes(module, args, watched)
             try:
-                if weightless:
-                    meta = torch.device("meta")
-                    return work(_weightless(module), [map_inputs(partial(_moved, meta), given) for given in inputs])
+                feature = feature_of(output, name)
             except ModebridgeError:
-                raise
-            except FAILED:  # the module reads values, or holds tensors that are not buffers
-                pass
-            return work(copy.deepcopy(module).eval(), [map_inputs(partial(_moved, device), given) for given in inputs])
-    except ModebridgeError:
-        raise
-    except FAILED as error:
-        valued = any(tensor.device.type != "meta" for given in inputs for tensor in flatten(given).values())
-        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in flatten(given).values())
-        fix = "check its shape and dtype" if valued else "give the shape of one image or feature without the batch axis"
+                feature = None
+            _sequences(module, args, feature, watched)
+            before = watched.seen.pop(name, None)  # popped to keep the order of last calls
+            watched.seen[name] = CallRecord(
+                feature,
+                type(output).__name__,
+                0 if feature is None else feature._version,
+                counted(),
+                1 if before is None else before.runs + 1,
+            )
+
+        return read
+
+    with ExitStack() as hooks, counting() if count else nullcontext(float) as counted:
+        for name, module in net.named_modules():
+            if name:
+                hooks.callback(module.register_forward_hook(reader(name, counted)).remove)
+        watched.logits = call(net, example)
+        watched.flops = counted()
+    if watched.logits.dim() != 2:
         raise ModebridgeError(
-            f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
-            f"but got '{first_line(error)}'; {fix}."
-        ) from error
+            f"Expected the network to return logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
+            "wrap it in a module that does."
+        )
+    return watched
 
 
-def _moved(device: torch.device, tensor: Tensor) -> Tensor:
-    if tensor.device.type == "meta":
-        return torch.zeros_like(tensor, device=device)
-    # Cloned: a network may change its input in place.
-    return tensor.detach().to(device, copy=True)
+def _axes(module: nn.Module, args: tuple[Any, ...], watched: ForwardTrace) -> None:
+    """Record the channel axis of a map, for layers that define it."""
+    if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
+        return
+    shape = tuple(args[0].shape[1:])
+    if isinstance(module, ON_MAPS):
+        watched.first.add(shape)
+    elif isinstance(module, nn.Linear) or (
+        # timm's LayerNorm2d is a subclass, but normalises the first axis.
+        isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
+    ):
+        watched.last.add(shape)
 
 
-def _weightless(module: nn.Module) -> nn.Module:
-    # deepcopy uses the objects in its memo, so the weights are never copied, not even temporarily.
-    memo: dict[int, Any] = {
-        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
-    }
-    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
-    return copy.deepcopy(module, memo).eval()
+def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: ForwardTrace) -> None:
+    """Record whether tensors with three axes are (B, C, L), for layers that make or read one and define it."""
+    inputs = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
+    if inputs and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
+        watched.sequences.setdefault(id(inputs[0]), isinstance(module, ON_SEQUENCES))
+        watched.kept.append(inputs[0])
+    if output is None or output.dim() != 3:
+        return
+    watched.kept.append(output)
+    if isinstance(module, ON_SEQUENCES + ON_TOKENS):
+        # The layer that made it takes precedence over one that reads it: a linear layer may mix sequence positions.
+        watched.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
+    elif id(output) not in watched.sequences:
+        known = watched.sequences | watched.likely
+        candidates = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
+        if candidates:
+            watched.likely[id(output)] = known[id(candidates[0])]

@@ -1,25 +1,32 @@
-"""Third-party surprises: networks that work in place, checkpoints of unusual tensors, a bug of oneDNN."""
+"""Third-party surprises: networks that work in place or read values, odd checkpoints, fused attention, oneDNN's bug."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import copy
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from modebridge.batches import map_inputs
-from modebridge.errors import ModebridgeError
+from modebridge.batches import flatten, map_inputs
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs, Params
 
 __all__ = [
+    "FAILED",
     "WIDTH",
     "check_weights",
     "correct_conv_gradients",
     "is_narrow",
+    "on_copy",
+    "plain_attention",
     "tracing",
     "unusual",
     "version",
@@ -87,11 +94,83 @@ def version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _differ(copy: Tensor, original: Tensor) -> bool:
+def _differ(copied: Tensor, original: Tensor) -> bool:
     """Whether values have changed without a version change (`x.data`), if that can be checked."""
     if original.device.type == "meta" or (original.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return False
-    return not torch.equal(copy, original)
+    return not torch.equal(copied, original)
+
+
+FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
+"""Exceptions that modules raise for unsuitable inputs."""
+
+_ATTENTION = threading.RLock()
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
+    # The switches are global: of two threads here, the last one would restore what the first one had set.
+    with _ATTENTION:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def on_copy(
+    module: nn.Module,
+    inputs: Sequence[Inputs],
+    work: Callable[[nn.Module, Sequence[Inputs]], T],
+    *,
+    weightless: bool = True,
+) -> T:
+    """Call a function on a weightless copy of a module, or on a real copy if a weightless one cannot run.
+
+    `work` gets the copy, in evaluation mode, and copies of the inputs on its device (zeros, if they have no values); it
+    may be called twice. For one small batch a weightless copy takes longer than the computation itself.
+    """
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    try:
+        with torch.inference_mode(False), torch.no_grad(), plain_attention():
+            try:
+                if weightless:
+                    meta = torch.device("meta")
+                    return work(_weightless(module), [map_inputs(partial(_moved, meta), given) for given in inputs])
+            except ModebridgeError:
+                raise
+            except FAILED:  # the module reads values, or holds tensors that are not buffers
+                pass
+            return work(copy.deepcopy(module).eval(), [map_inputs(partial(_moved, device), given) for given in inputs])
+    except ModebridgeError:
+        raise
+    except FAILED as error:
+        valued = any(tensor.device.type != "meta" for given in inputs for tensor in flatten(given).values())
+        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in flatten(given).values())
+        fix = "check its shape and dtype" if valued else "give the shape of one image or feature without the batch axis"
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
+            f"but got '{first_line(error)}'; {fix}."
+        ) from error
+
+
+def _moved(device: torch.device, tensor: Tensor) -> Tensor:
+    if tensor.device.type == "meta":
+        return torch.zeros_like(tensor, device=device)
+    # Cloned: a network may change its input in place.
+    return tensor.detach().to(device, copy=True)
+
+
+def _weightless(module: nn.Module) -> nn.Module:
+    # deepcopy uses the objects in its memo, so the weights are never copied, not even temporarily.
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
+    }
+    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
+    return copy.deepcopy(module, memo).eval()
 
 
 def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,14 +12,16 @@ from torch import Tensor, nn
 
 from modebridge.batches import inputs_of, map_inputs, take_rows
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets.flops import Shape, on_copy
+from modebridge.nets.flops import ForwardTrace, Shape, watch
+from modebridge.nets.quirks import on_copy
 from modebridge.nets.resnet import ResNet
 from modebridge.nets.running import check_tap
-from modebridge.nets.trace import ForwardTrace, find_blocks, watch
 from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["Inspection", "Tap", "find_taps", "listed_taps", "taps_to_read"]
 
+
+LISTS = (nn.Sequential, nn.ModuleList)
 
 BEST = 0.8
 """Share of the FLOPs before the paper's taps, which precede the last 3 of 15 or 16 blocks."""
@@ -131,7 +134,7 @@ def find_taps(net: nn.Module, example: Inputs | Batch) -> Inspection:
     assert first.logits is not None
     names = {name: module for name, module in net.named_modules() if name}
     refused = {name: reason for name in names if (reason := _reason(name, first, second))}
-    blocks = find_blocks(net, first)
+    blocks = _find_blocks(net, first)
     # Hide the inside of blocks, and of what can be tapped as a whole and is not just a list of others.
     lists = {name for name, module in names.items() if isinstance(module, nn.Sequential)}
     lists |= {name for name in names if any(block.startswith(f"{name}.") for block in blocks)}
@@ -171,6 +174,38 @@ def listed_taps(net: nn.Module, tap: str | Sequence[str] | None) -> list[str]:
     for name in taps:
         check_tap(net, name)
     return list(taps)
+
+
+def _find_blocks(net: nn.Module, watched: ForwardTrace) -> list[str]:
+    """The names of a network's blocks: repeated children of its lists, without stages that only hold other blocks.
+
+    A block is a child of an `nn.Sequential` or `nn.ModuleList` that has submodules and whose class occurs again, or a
+    module of such a class that holds such lists as branches. A stage returns the output of its last block. A block
+    that holds lists does not (it adds a shortcut), or at least not every block of its class does.
+    """
+    kinds = Counter(type(module) for module in net.modules())
+    ends: dict[type[nn.Module], bool] = {}
+
+    def find(module: nn.Module, prefix: str, stages: Container[type[nn.Module]]) -> list[str]:
+        blocks: list[str] = []
+        for name, child in module.named_children():
+            inside = find(child, f"{prefix}{name}.", stages)
+            seen = watched.seen.get(prefix + name)
+            transparent = bool(inside) and (isinstance(child, LISTS) or type(child) in stages)
+            listed = isinstance(module, LISTS) and any(True for _ in child.children())
+            if seen is None or transparent or kinds[type(child)] < 2 or not (listed or inside):
+                blocks += inside
+                continue
+            blocks.append(prefix + name)
+            # The same tensor at the same version: torchvision's mobile networks add their shortcut in place.
+            inner = [watched.seen[block] for block in inside]
+            same = any(block.output is seen.output and block.version == seen.version for block in inner)
+            ends[type(child)] = ends.get(type(child), True) and same
+        return blocks
+
+    # The first pass, in which nothing counts as a stage, finds the classes that are stages.
+    find(net, "", ())
+    return find(net, "", [kind for kind, end in ends.items() if end])
 
 
 def _reason(name: str, first: ForwardTrace, second: ForwardTrace) -> str | None:

@@ -14,7 +14,8 @@ from modebridge.bridges import Bridge
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
-from modebridge.nets.flops import counting, examples, feature_shapes, invoke, on_copy
+from modebridge.nets.flops import counting, examples, feature_shapes, invoke
+from modebridge.nets.quirks import on_copy
 from modebridge.types import Inputs
 
 __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]

@@ -18,7 +18,8 @@ from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.matching import image_size
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
-from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
+from modebridge.nets.flops import feature_shapes, invoke, zeros
+from modebridge.nets.quirks import FAILED, on_copy
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batch, Batches, Inputs
