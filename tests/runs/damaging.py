@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import advise, show
 from modebridge.cli import run as run_module
-from modebridge.cli.options import RunOptions
+from modebridge.cli import show
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
 from modebridge.runs import results as results_module
@@ -29,12 +28,7 @@ from tests.runs.small import tiny
 
 @dataclass
 class Heard:
-    """What a verb said and showed.
-
-    Args:
-        said: on standard error, and the sentence with which it refused.
-        shown: its tables as plain data; None where it refused.
-    """
+    """What a verb said on standard error or as its refusal, and its tables as plain data; None where it refused."""
 
     said: str
     shown: Any
@@ -68,14 +62,10 @@ def hear(verb: str, path: Path) -> Heard:
     return Heard(err.getvalue(), {"rows": record.get("rows"), **(_plain(pages[-1]) if pages else {})})
 
 
-def _run(path: Path) -> None:
-    run_module.run(RunOptions(out=path, device="cpu"), as_json=True)
-
-
 _VERBS: dict[str, Callable[[Path], None]] = {
-    "run": _run,
+    "run": lambda path: run_module.run(run_module.RunOptions(out=path, device="cpu"), as_json=True),
     "report": show.report_run,
-    "advise": lambda path: advise.advise_run(
+    "advise": lambda path: show.advise_run(
         path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None, as_json=True
     ),
 }

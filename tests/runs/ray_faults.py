@@ -47,13 +47,7 @@ def workers(title: str) -> list[psutil.Process]:
 
 
 class Killer(threading.Thread):
-    """Kills, with -9, workers of a stage that have saved themselves: each a moment after that.
-
-    Args:
-        work: the folder of checkpoints.
-        title: how the names of stages begin.
-        times: how many kills.
-    """
+    """Kills, with -9, workers of stages that have saved themselves in the folder `work`: each a moment after that."""
 
     def __init__(self, work: Path, title: str, times: int = 1) -> None:
         super().__init__(daemon=True)
@@ -62,7 +56,6 @@ class Killer(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look and kill."""
         seen: set[int] = set()
         while len(self.killed) < self._times:
             time.sleep(0.02)
@@ -81,16 +74,11 @@ class Killer(threading.Thread):
 
 @dataclass(frozen=True)
 class Lump(Node):
-    """Something to be made without training.
-
-    Args:
-        number: of it.
-        behaviour: "" to be made, "raise" to fail, "slow" to take two seconds.
-        needs: the lumps that must be made first.
-    """
+    """Something to be made without training."""
 
     number: int
     behaviour: str = ""
+    """Or "raise" to fail, "slow" to take two seconds."""
     needs: tuple[Lump, ...] = ()
     folder = "lumps"
     stage = "lumps"

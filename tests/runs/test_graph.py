@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
-from modebridge.members import ArtefactData, ModeMember, members_of, parse_member
+from modebridge.members import ArtefactData, members_of, parse_member
 from modebridge.runs import Executor, Job, Run, RunFolder, make_job, run_recipe
 from modebridge.runs.logits import Logits
 from tests.runs.small import finished, small, tiny
@@ -129,13 +129,3 @@ def test_every_step_of_a_plan_has_its_own_name(tmp_path: Path) -> None:
     names = [step["name"] for step in steps]
     assert names == ["modes", "curves", "bridges", "heads", "logits", "labels", "profiles", "samples"]
     assert [step["missing"] for step in steps if step["folder"] == "bridges"][1] == [["heads-0-others-small"]]
-
-
-def test_a_given_mode_has_no_parents_and_the_key_of_its_weights() -> None:
-    first = Run(tiny())
-    given = {0: first.mode(0), 1: first.mode(1)}
-    run = Run(tiny(), given=given)
-    run.make([ModeMember(0), ModeMember(1)])
-    assert run.graph([ModeMember(0), ModeMember(1)]).missing(run.store) == []
-    assert run.mode(1).id == given[1].id
-    assert run.trained == []

@@ -44,14 +44,6 @@ def test_a_folder_changes_nothing_but_keeps_everything(alone):
     assert not list((folder / ".work").iterdir())
 
 
-def test_the_second_time_nothing_is_trained(alone):
-    folder, result = alone
-    seen = []
-    again = run_recipe(small(), folder=RunFolder(folder), progress=lambda *stage: seen.append(stage))
-    assert not seen
-    assert as_dicts(again.rows) == as_dicts(result.rows)
-
-
 @pytest.mark.slow
 def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_path):
     folder = tmp_path / "copy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,16 +12,12 @@ from modebridge.cli.options import (
     Data,
     Device,
     Folder,
-    GpusPerStage,
     Json,
-    Modes,
-    On,
     Out,
-    Page,
     RecipeName,
-    RunOptions,
     Seed,
     Settings,
+    path,
 )
 from modebridge.cli.share import pull, push
 
@@ -62,7 +59,9 @@ def run(
     settings: Settings = None,
     seed: Seed = None,
     data: Data = None,
-    modes: Modes = None,
+    modes: Annotated[
+        Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
+    ] = None,
     device: Device = "auto",
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard (needs the `tensorboard` extra).")
@@ -70,8 +69,17 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what exists and what would be trained, then exit.")
     ] = False,
-    on: On = None,
-    gpus_per_stage: GpusPerStage = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RAY",
+            help="Run stages as Ray tasks: `ray` for this machine, or the address of a running cluster: `auto`, "
+            "HOST:6379, ray://HOST:10001.",
+        ),
+    ] = None,
+    gpus_per_stage: Annotated[
+        float | None, typer.Option(metavar="X", help="With --on: GPUs per stage; 0.5 runs two stages on each GPU.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train missing modes, curves and bridges, evaluate them, and write the report.
@@ -86,7 +94,7 @@ def run(
     """
     from modebridge.cli import run as runs
 
-    options = RunOptions(recipe, out, settings, seed, data, device, modes)
+    options = runs.RunOptions(recipe, out, settings, seed, data, device, modes)
     if plan:
         runs.show_plan(options, as_json=as_json)
         return
@@ -134,7 +142,7 @@ def study(
     from modebridge.cli import run as runs
     from modebridge.cli.terminal import listed
 
-    options = RunOptions(recipe, out, settings, seed, data, device)
+    options = runs.RunOptions(recipe, out, settings, seed, data, device)
     runs.study(name, options, as_json=as_json, others=listed("--ood", ood) or [])
 
 
@@ -149,14 +157,15 @@ def cost(
     from modebridge.cli import run as runs
     from modebridge.cli import show
 
-    options = RunOptions(recipe, settings=settings)
-    show.show_cost(runs.chosen(options)[0], paper=paper, as_json=as_json)
+    show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper, as_json=as_json)
 
 
 @app.command()
 def report(
     folder: Folder,
-    out: Page = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")
+    ] = None,
 ) -> None:
     """Regenerate the HTML report of a run folder; needs neither the data set nor a GPU."""
     from modebridge.cli import show
@@ -189,9 +198,9 @@ def advise(
 
     Example: `modebridge advise runs/digits --budget 1.2 --trained-modes 2 --max-epochs 100`.
     """
-    from modebridge.cli.advise import advise_run
+    from modebridge.cli import show
 
-    advise_run(
+    show.advise_run(
         folder,
         budget,
         cost_unit=cost_unit,

@@ -14,7 +14,7 @@ import torch
 
 from modebridge.bridges import Bridge, build_bridge
 from modebridge.cli.show import existing
-from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler
+from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler, warn
 from modebridge.deploy import DeployedEnsemble
 from modebridge.deploy.bench import Candidate, Result, time_all, time_file, usable_backends
 from modebridge.ensembles import Ensemble
@@ -76,15 +76,14 @@ def bench_target(
         candidates, image = candidates_for(setting_for(recipe, folder=folder))
         candidates = _chosen(candidates, names)
         about = {"what": f"networks of {target}, random weights (time does not depend on them)", **about}
-        for sentence in missing:
-            say(sentence, style="yellow")
+        warn(*missing)
         rows = len(candidates) * len(chosen) * len(sizes)
         say(f"{plural(rows, 'row')}, at least {rows * seconds:,.0f} s, plus compilation.")
         if set(chosen) & {"compiled", "graphs"}:
             silence_compiler()
-        dtype, results = torch.bfloat16 if bf16 else torch.float32, []
+        options: Any = {"device": device, "dtype": torch.bfloat16 if bf16 else torch.float32, "seconds": seconds}
+        results = []
         for backend in chosen:
-            options: Any = {"device": device, "dtype": dtype, "seconds": seconds}
             results += time_all(candidates, image, backend, sizes, **options, log=say, shown=shown)
     record = {**about, "rows": [_row(result) for result in results]}
     if as_json:
@@ -96,7 +95,7 @@ def bench_target(
             folder.write_record(name, record)
             say(f"Written: {folder.path / name}")
         else:
-            say(f"'{folder.path}' is read-only: the tables are printed but not saved.", style="yellow")
+            warn(f"'{folder.path}' is read-only: the tables are printed but not saved.")
 
 
 def candidates_for(setting: Setting) -> tuple[list[Candidate], tuple[int, ...]]:
@@ -150,10 +149,9 @@ def _surroundings(device: str, bf16: bool) -> dict[str, Any]:
     # The load of the last minute; not available on Windows.
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load > BUSY * cores:
-        say(
+        warn(
             f"The machine is busy: load {load:.1f} on {plural(cores, 'core')} before the start. Ratios between rows "
-            "are still meaningful, absolute times are not.",
-            style="yellow",
+            "are still meaningful, absolute times are not."
         )
     return {**facts, "threads": torch.get_num_threads(), "load": load}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from modebridge.cli.options import AverageCost, Device, Exported, Folder, Images, Json, NewFile, Target, Threshold
+from modebridge.cli.options import Device, Exported, Folder, Json, Threshold, path
 
 if TYPE_CHECKING:
     from modebridge.deploy import DeployedEnsemble
@@ -20,7 +20,9 @@ BATCH = 64
 
 def export(
     folder: Folder,
-    file: NewFile,
+    file: Annotated[
+        Path, typer.Argument(parser=path, metavar="FILE", help="File to write: .onnx, or .pt2 for torch.export.")
+    ],
     members: Annotated[
         str | None,
         typer.Option(
@@ -34,7 +36,13 @@ def export(
     plain: Annotated[
         bool, typer.Option("--plain", help="Always run all members, as .pt2 files do; a little faster.")
     ] = False,
-    average_cost: AverageCost = None,
+    average_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="Target average cost, in multiples of one network. Confident images use only the first network.",
+            metavar="X",
+        ),
+    ] = None,
     threshold: Threshold = None,
 ) -> None:
     """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
@@ -104,7 +112,9 @@ def _describe(done: DeployedEnsemble) -> None:
 
 def predict(
     file: Exported,
-    images: Images = None,
+    images: Annotated[
+        list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
+    ] = None,
     examples: Annotated[
         bool, typer.Option("--examples", help="Use the three digits that ship with the package, for files of the demo.")
     ] = False,
@@ -143,21 +153,21 @@ def predict(
     bad = 0
     for start in range(0, len(files), BATCH):
         batch = []
-        for path in files[start : start + BATCH]:
+        for image in files[start : start + BATCH]:
             try:
-                batch.append((path, from_path(path, shape)))
+                batch.append((image, from_path(image, shape)))
             except (ModebridgeError, OSError) as error:
                 bad += 1
                 system = f"Expected a readable file, but got '{getattr(error, 'strerror', error)}'; check it."
                 # Not wrapped: a program may read it.
-                say(f"{path}: {system if isinstance(error, OSError) else error}", fold=False)
+                say(f"{image}: {system if isinstance(error, OSError) else error}", fold=False)
         pixels = np.array([one for _, one in batch], np.float32).reshape(-1, *shape)
         records = deployed.records(pixels, bridges=bridges, threshold=threshold)
-        for (path, _), record in zip(batch, records, strict=True):
+        for (image, _), record in zip(batch, records, strict=True):
             if as_json:
-                put(json.dumps({"file": str(path), **record}))
+                put(json.dumps({"file": str(image), **record}))
             cells = [str(record[name]) if name == "used" else f"{record[name]:.4f}" for name in shown]
-            table.add_row(str(path), record["class"], *cells)
+            table.add_row(str(image), record["class"], *cells)
     if table.row_count and not as_json:
         Screen().print(table)
     if bad:
@@ -181,7 +191,14 @@ def _image_files(path: Path) -> list[Path]:
 
 
 def bench(
-    target: Target,
+    target: Annotated[
+        str,
+        typer.Argument(
+            parser=lambda text: str(path(text)),
+            metavar="DIR|FILE|RECIPE",
+            help="A run folder, an exported file, or a recipe.",
+        ),
+    ],
     batch: Annotated[str, typer.Option(help="Batch sizes.", metavar="SIZES")] = "1,8,64,256",
     device: Device = "auto",
     backends: Annotated[

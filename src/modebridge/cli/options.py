@@ -1,34 +1,22 @@
-"""Arguments and options shared by several verbs, and all paths."""
+"""Arguments and options shared by several verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 __all__ = [
-    "AverageCost",
     "Data",
     "Device",
     "Exported",
     "Folder",
-    "GpusPerStage",
-    "Images",
     "Json",
-    "MeanName",
-    "Modes",
-    "NewFile",
-    "On",
     "Out",
-    "Page",
     "RecipeName",
-    "RunOptions",
     "Seed",
     "Settings",
-    "Target",
     "Threshold",
     "path",
 ]
@@ -65,25 +53,7 @@ Data = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
-On = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RAY",
-        help="Run stages as Ray tasks: `ray` for this machine, or the address of a running cluster: `auto`, HOST:6379, "
-        "ray://HOST:10001.",
-    ),
-]
-GpusPerStage = Annotated[
-    float | None, typer.Option(metavar="X", help="With --on: GPUs per stage; 0.5 runs two stages on each GPU.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
-AverageCost = Annotated[
-    float | None,
-    typer.Option(
-        help="Target average cost, in multiples of one network. Confident images use only the first network.",
-        metavar="X",
-    ),
-]
 Threshold = Annotated[
     float | None,
     typer.Option(
@@ -91,50 +61,12 @@ Threshold = Annotated[
         metavar="T",
     ),
 ]
-MeanName = Annotated[
-    str,
-    typer.Option(
-        "--mean",
-        help="How members are averaged: probability (as in the paper), or logarithmic (mean of log-probabilities).",
-    ),
-]
 Out = Annotated[
     Path | None,
     typer.Option(parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE."),
 ]
 Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
-NewFile = Annotated[
-    Path, typer.Argument(parser=path, metavar="FILE", help="File to write: .onnx, or .pt2 for torch.export.")
-]
 Exported = Annotated[
     Path,
     typer.Argument(parser=path, metavar="FILE", help="A file written by `modebridge export`."),
 ]
-Images = Annotated[
-    list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
-]
-Target = Annotated[
-    str,
-    typer.Argument(
-        parser=lambda text: str(path(text)),
-        metavar="DIR|FILE|RECIPE",
-        help="A run folder, an exported file, or a recipe.",
-    ),
-]
-Modes = Annotated[
-    Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
-]
-Page = Annotated[Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")]
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What to run and where, as given on the command line: the options that `run`, `plan` and `study` share."""
-
-    recipe: str | None = None
-    out: Path | None = None
-    settings: Sequence[str] | None = None
-    seed: int | None = None
-    data: Path | None = None
-    device: str = "auto"
-    modes: Path | None = None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from modebridge import __version__
-from modebridge.cli.options import RunOptions
-from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
+from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler, warn
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
@@ -35,28 +34,48 @@ from modebridge.runs.store import RECIPE
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
-__all__ = ["chosen", "run", "show_plan", "study"]
+__all__ = ["RunOptions", "chosen", "run", "show_plan", "study"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run and where, as given on the command line: the options that `run`, `plan` and `study` share."""
+
+    recipe: str | None = None
+    out: Path | None = None
+    settings: Sequence[str] | None = None
+    seed: int | None = None
+    data: Path | None = None
+    device: str = "auto"
+    modes: Path | None = None
 
 
 def chosen(options: RunOptions) -> tuple[Recipe, int]:
     """The recipe and seed to use: by name or file, else those of the run folder, else the demo's."""
-    recipe, seed = options.recipe, options.seed
     kept = None
-    if recipe is None and options.out is not None and options.out.is_dir():
+    if options.recipe is None and options.out is not None and options.out.is_dir():
         kept = recipe_in(RunFolder(options.out, writes=False))
         if kept is not None:
             say(f"Using settings from {options.out / RECIPE}")
-    named, recipe_seed = kept or read_recipe("digits" if recipe is None else recipe)
-    named = changed(named, options.settings or ())
-    if file_of_own_kinds() and not named.members_file:
-        named = replace(named, members_file=file_of_own_kinds())
-    check_recipe(named)
-    return named, seed if seed is not None else recipe_seed or 0
+    recipe, seed = kept or read_recipe("digits" if options.recipe is None else options.recipe)
+    recipe = changed(recipe, options.settings or ())
+    if file_of_own_kinds() and not recipe.members_file:
+        recipe = replace(recipe, members_file=file_of_own_kinds())
+    check_recipe(recipe)
+    return recipe, options.seed if options.seed is not None else seed or 0
 
 
-def default_folder(recipe: Recipe, seed: int) -> Path:
-    """The run folder if --out is not given."""
-    return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
+def _place(options: RunOptions, recipe: Recipe, seed: int) -> Path:
+    """The run folder's path."""
+    return options.out or Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
+
+
+def _opened(options: RunOptions, recipe: Recipe, seed: int, device: str) -> tuple[RunFolder, Engine]:
+    """The run folder, and the engine of its runs."""
+    engine = Setting(recipe, seed, device=device).engine
+    if engine.compile:
+        silence_compiler()
+    return RunFolder(_place(options, recipe, seed), writes=first_process()), engine
 
 
 def run(
@@ -75,8 +94,7 @@ def run(
     recipe, given = _with_modes(recipe, options)
     # The cluster may have GPUs even if this machine has none.
     device = "auto" if on is not None and options.device == "cuda" else options.device
-    engine = _quiet(Setting(recipe, seed, device=device).engine)
-    folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
+    folder, engine = _opened(options, recipe, seed, device)
     console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
@@ -97,10 +115,9 @@ def run(
         record = write_results(result, folder)
         page = folder.path / "report.html"
         if folder.read_only:
-            say("The folder is read-only: results and report were not updated.", style="yellow")
+            warn("The folder is read-only: results and report were not updated.")
         mended = [f"{place} was damaged ({why}) and has been made again." for place, why in folder.mended.items()]
-        for sentence in (*mended, *folder.left_out()):
-            say(sentence, style="yellow")
+        warn(*mended, *folder.left_out())
     if not result.trained:
         say(f"Nothing to train: all artifacts are up to date ({time.perf_counter() - start:.1f} s).")
     if as_json:
@@ -139,24 +156,24 @@ def _check_cluster(on: str | None, gpus: float | None) -> None:
         raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
 
 
-@contextmanager
-def _executor(on: str | None, recipe: Recipe, device: str, gpus: float | None) -> Iterator[Executor | None]:
+def _executor(
+    on: str | None, recipe: Recipe, device: str, gpus: float | None
+) -> AbstractContextManager[Executor | None]:
     """The executor of the stages; None for this process."""
     if on is None:
-        yield None
-        return
+        return nullcontext()
     from modebridge.runs.ray import OnRay
 
-    with OnRay(on, recipe=recipe, device=device, gpus=gpus) as executor:
-        say(f"Ray: {executor.about}")
-        yield executor
+    executor = OnRay(on, recipe=recipe, device=device, gpus=gpus)
+    say(f"Ray: {executor.about}")
+    return executor
 
 
 def show_plan(options: RunOptions, *, as_json: bool) -> None:
     """Show what a run would do: what exists, what is missing, in which order."""
     recipe, seed = chosen(options)
     recipe, given = _with_modes(recipe, options)
-    path = options.out or default_folder(recipe, seed)
+    path = _place(options, recipe, seed)
     folder = RunFolder(path, writes=False) if path.is_dir() else None
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
@@ -165,8 +182,8 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
     data, device = options.data, options.device
     steps = Run(recipe, seed=seed, folder=folder, data=data, device=device, given=dict(enumerate(given))).plan()
     console = Screen()
-    for sentence in folder.left_out() if folder is not None else ():
-        say(sentence, style="yellow")
+    if folder is not None:
+        warn(*folder.left_out())
     if as_json:
         console.print_data(steps)
         return
@@ -185,8 +202,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     recipe, seed = chosen(options)
-    engine = _quiet(Setting(recipe, seed, device=options.device).engine)
-    folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
+    folder, engine = _opened(options, recipe, seed, options.device)
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as report:
@@ -212,10 +228,9 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
 @contextmanager
 def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
     """Lock the folder, print what changed in it, and wait for all processes."""
-    with folder.alone(lambda: say("Another run is using this folder; waiting for it.", style="yellow")):
+    with folder.alone(lambda: warn("Another run is using this folder; waiting for it.")):
         try:
-            for sentence in begin(folder, recipe, seed):
-                say(sentence, style="yellow")
+            warn(*begin(folder, recipe, seed))
             # All processes must see the folder in the same state.
             engine.processes.wait()
             yield
@@ -229,9 +244,3 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> It
         except BaseException:
             folder.undo()
             raise
-
-
-def _quiet(engine: Engine) -> Engine:
-    if engine.compile:
-        silence_compiler()
-    return engine

@@ -33,6 +33,7 @@ __all__ = [
     "say",
     "silence_compiler",
     "visible",
+    "warn",
 ]
 
 MIN_WIDTH = 20
@@ -58,11 +59,7 @@ def visible(text: str) -> str:
 
 
 class Screen(Console):
-    """A console that prints user text literally; silent in all processes but the first.
-
-    Args:
-        stderr: write to stderr instead of stdout.
-    """
+    """A console that prints user text literally; silent in all processes but the first."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=not first_process(), highlight=False, markup=False, emoji=False)
@@ -104,16 +101,16 @@ def put(line: str) -> None:
 
 
 def say(text: str, *, style: str | None = None, fold: bool = True) -> None:
-    """Print a message to stderr, so that stdout carries only results.
-
-    Args:
-        text: the message.
-        style: rich style.
-        fold: wrap at the width of the terminal. Output that is not a terminal is never wrapped.
-    """
+    """Print a message to stderr, so that stdout carries only results; `fold` wraps it at the width of a terminal."""
     console = Screen(stderr=True)
     # Paths must stay whole in logs, so only terminals wrap.
     console.print(text, style=style, soft_wrap=not (fold and console.is_terminal))
+
+
+def warn(*sentences: str) -> None:
+    """Print warnings to stderr."""
+    for sentence in sentences:
+        say(sentence, style="yellow")
 
 
 def note(text: str) -> None:

@@ -14,11 +14,11 @@ from modebridge.members import KINDS, Member, ModeMember, Node, PointMember, mem
 from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.plan import facts_for, find_recipe_of, recipe_in
-from modebridge.runs.store import RECIPE, RESULTS, RunFolder
+from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
 
-__all__ = ["cost_in", "curve_warnings", "gather", "main_rows", "missing_members", "read_answers", "write_page"]
+__all__ = ["curve_warnings", "gather", "main_rows", "missing_members", "read_answers", "table_of", "write_page"]
 
 
 def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
@@ -62,7 +62,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
     recipe = recipe_in(folder)
     if not labels:
         raise _unfinished(folder, "labels")
-    found: dict[Member, tuple[Mapping[str, Tensor], Mapping[str, Any]]] = {}
+    found: dict[Member, Artefact] = {}
     for place in folder.places("logits"):
         tensors, meta = folder.read(place)
         if tensors and "id" in meta and meta["scored_on"] == labels_meta["scored_on"]:
@@ -77,12 +77,20 @@ def read_answers(folder: RunFolder) -> LogitTable:
     if ModeMember(0) not in found:
         raise _unfinished(folder, ModeMember(0).name)
     order = sorted(found, key=lambda member: (KINDS.index(type(member)), member.name))
+    return table_of({member: found[member] for member in order}, labels)
+
+
+def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> LogitTable:
+    """The predictions and costs of members, from the artefacts of their logits."""
     return LogitTable(
-        valid={member.name: found[member][0]["valid"] for member in order},
-        test={member.name: found[member][0]["test"] for member in order},
+        valid={member.name: logits["valid"] for member, (logits, _) in found.items()},
+        test={member.name: logits["test"] for member, (logits, _) in found.items()},
         valid_labels=labels["valid"],
         test_labels=labels["test"],
-        costs={member.name: cost_in(member, found[member][1]) for member in order},
+        costs={
+            member.name: MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
+            for member, (_, meta) in found.items()
+        },
     )
 
 
@@ -91,11 +99,6 @@ def _belongs(member: Member, parents: Collection[str], recipe: Recipe) -> bool:
     if not member.belongs(recipe):
         return False
     return not parents or set(parents) == {parent.name for parent in member.made_from(recipe)}
-
-
-def cost_in(member: Member, meta: Mapping[str, Any]) -> MemberCost:
-    """The cost of a member, from the metadata of its logits."""
-    return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
 
 
 def missing_members(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[str]:

@@ -32,7 +32,7 @@ from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
-from modebridge.runs.results import cost_in, curve_warnings, gather, main_rows, write_page
+from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
 from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder, Store
 from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch, TensorBoard
@@ -158,14 +158,9 @@ class Run:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
         wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
         tables = self.tensors([*map(Logits, wanted), Labels()])
-        labels = tables[Labels().place]
-        return LogitTable(
-            valid={member.name: tables[Logits(member).place]["valid"] for member in wanted},
-            test={member.name: tables[Logits(member).place]["test"] for member in wanted},
-            valid_labels=labels["valid"],
-            test_labels=labels["test"],
-            costs={member.name: cost_in(member, self.store.meta(Logits(member).place)) for member in wanted},
-        )
+        places = {member: Logits(member).place for member in wanted}
+        found = {member: (tables[place], self.store.meta(place)) for member, place in places.items()}
+        return table_of(found, tables[Labels().place])
 
     @cached_property
     def table(self) -> LogitTable:

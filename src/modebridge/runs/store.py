@@ -25,9 +25,11 @@ from modebridge.files.atomic import (
     write_folder,
 )
 
-__all__ = ["RECIPE", "RESULTS", "Memory", "RunFolder", "Store"]
+__all__ = ["RECIPE", "RESULTS", "Artefact", "Memory", "RunFolder", "Store"]
 
 RECIPE, RESULTS = "recipe.toml", "results.json"
+Artefact: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Any]]
+"""Tensors and metadata."""
 
 
 class Memory:
@@ -36,13 +38,13 @@ class Memory:
     work: Path | None = None
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+        self._kept: dict[str, Artefact] = {}
 
     def meta(self, place: str) -> Mapping[str, Any]:
         """The metadata of an artefact; empty if there is none."""
         return self.read(place)[1]
 
-    def read(self, place: str) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    def read(self, place: str) -> Artefact:
         """The tensors and metadata of an artefact; empty if there is none."""
         return self._kept.get(place, ({}, {}))
 
@@ -132,7 +134,7 @@ class RunFolder:
         stamp, meta = self._known.get(place, (None, {}))
         return meta if stamp is not None and stamp == self._stamp(place) else self.read(place)[1]
 
-    def read(self, place: str) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    def read(self, place: str) -> Artefact:
         """The tensors and metadata of an artefact such as "modes/0"; empty if it is missing or damaged."""
         stamp = self._stamp(place)
         with self._noting_damage(place):
