@@ -144,17 +144,6 @@ def test_a_study_from_the_command_line(folder):
 
 
 @pytest.mark.slow
-def test_given_modes_stay(quick, folder, tmp_path):
-    there = tmp_path / "given"
-    first = invoke("run", "--out", there, "--modes", folder[0] / "modes", "--json")
-    assert first.exit_code == 0, first.output
-    assert not any(name.startswith("modes") for name in json.loads(first.stdout)["trained"])
-    meta = (there / "modes" / "0" / "meta.json").read_text()
-    assert json.loads(invoke("run", "--out", there, "--json").stdout)["trained"] == []
-    assert (there / "modes" / "0" / "meta.json").read_text() == meta
-
-
-@pytest.mark.slow
 def test_members_of_an_older_recipe_are_left_out(quick, tmp_path):
     out = tmp_path / "run"
     assert invoke("run", "--out", out).exit_code == 0

@@ -19,6 +19,7 @@ from modebridge.cli import run as run_module
 from modebridge.cli import show
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
+from modebridge.runs import RunFolder
 from modebridge.runs import results as results_module
 from modebridge.scoring import LogitTable, logit_table, resampled_means, table
 from modebridge.studies import write_study
@@ -120,7 +121,7 @@ def _made() -> tempfile.TemporaryDirectory[str]:
         assert hear("run", path).shown is not None
     rows = {"DE-1": {"NLL": Cell(0.5, 0.1)}, "DE-2": {"NLL": Cell(0.4)}}
     table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))
-    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show.existing(path))
+    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), RunFolder(path))
     return folder
 
 

@@ -96,7 +96,8 @@ def test_weights_that_have_changed_are_not_exported(run, tmp_path):
         with pytest.raises(ModebridgeError, match=f"weights of {at_fault} in .* missing or have changed"):
             ensemble_of(there, NAMES)
     with pytest.raises(ModebridgeError, match="to be a run folder"):
-        ensemble_of(tmp_path, NAMES)
+        ensemble_of(tmp_path / "none", NAMES)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_threshold_keeps_to_its_cost_on_validation_images(run):

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from modebridge.bridges import Bridge, build_bridge
-from modebridge.cli.show import existing
 from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler, warn
 from modebridge.deploy import DeployedEnsemble
 from modebridge.deploy.bench import Candidate, Result, time_all, time_file, usable_backends
@@ -23,7 +22,7 @@ from modebridge.members import ControlMember, ModeMember, Setting, SmallNetwork,
 from modebridge.modes import Mode
 from modebridge.recipes import check_recipe, read_recipe
 from modebridge.report import plain_table
-from modebridge.runs import find_recipe_of, machine, setting_for
+from modebridge.runs import existing, find_recipe_of, machine, setting_for
 from modebridge.seeds import generator, seed_for
 
 __all__ = ["bench_target", "candidates_for"]

@@ -50,12 +50,12 @@ def export(
     Examples: `modebridge export runs/digits fast.onnx`,
     `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
     """
-    from modebridge.cli.show import existing, naming_damage
+    from modebridge.cli.show import naming_damage
     from modebridge.cli.terminal import listed, note, say
     from modebridge.deploy import export as export_ensemble
     from modebridge.deploy.export import check_format
     from modebridge.errors import ModebridgeError
-    from modebridge.runs import ensemble_of
+    from modebridge.runs import ensemble_of, existing
 
     # First, because reading the members takes long.
     check_format(file)

@@ -40,11 +40,11 @@ def push(
     """
     import tempfile
 
-    from modebridge.cli.show import existing, naming_damage
+    from modebridge.cli.show import naming_damage
     from modebridge.cli.terminal import Screen, listed, say
     from modebridge.errors import ModebridgeError
     from modebridge.files import check_repo, upload
-    from modebridge.runs import share_run
+    from modebridge.runs import existing, share_run
 
     if repo is None and only_folder is None:
         raise ModebridgeError(

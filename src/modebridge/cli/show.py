@@ -20,6 +20,7 @@ from modebridge.runs import (
     RunFolder,
     absent_weights,
     effort_of,
+    existing,
     find_recipe_of,
     gather,
     given_modes_of,
@@ -30,7 +31,7 @@ from modebridge.runs import (
 )
 from modebridge.scoring import Cost, Scored, advise, combination_cost, feature_shapes
 
-__all__ = ["advise_run", "existing", "list_recipes", "naming_damage", "report_run", "show_cost"]
+__all__ = ["advise_run", "list_recipes", "naming_damage", "report_run", "show_cost"]
 
 NEEDS = {
     "digits": "none",
@@ -250,15 +251,6 @@ def _not_exportable(folder: RunFolder, absent: Sequence[str]) -> str:
         f"It cannot be exported from '{folder.path}', which has its logits but not the weights in {', '.join(absent)}; "
         f"{instead}"
     )
-
-
-def existing(path: Path) -> RunFolder:
-    """Open the run folder at a path, for writing if permitted."""
-    if not (path / "recipe.toml").exists():
-        raise ModebridgeError(
-            f"Expected '{path}' to be a run folder, but it has no recipe.toml; create one: modebridge run --out {path}"
-        )
-    return RunFolder(path)
 
 
 @contextmanager

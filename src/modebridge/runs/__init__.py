@@ -3,7 +3,7 @@
 from modebridge.runs.ensemble import absent_weights, ensemble_of
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
-from modebridge.runs.plan import begin, effort_of, find_recipe_of, given_modes_of, recipe_in, setting_for
+from modebridge.runs.plan import begin, effort_of, existing, find_recipe_of, given_modes_of, recipe_in, setting_for
 from modebridge.runs.results import curve_warnings, gather, main_rows, missing_members, read_answers, write_page
 from modebridge.runs.run import Run, run_recipe, write_results
 from modebridge.runs.share import SharedFolder, share_run
@@ -22,6 +22,7 @@ __all__ = [
     "curve_warnings",
     "effort_of",
     "ensemble_of",
+    "existing",
     "find_recipe_of",
     "gather",
     "given_modes_of",

@@ -18,7 +18,7 @@ from modebridge.files.atomic import FILES
 from modebridge.members import Loaded, Member, Setting, identity, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.runs.plan import find_recipe_of, setting_for
+from modebridge.runs.plan import existing, find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import ALL, LogitTable, advise
@@ -51,7 +51,7 @@ def ensemble_of(
         The ensemble, and what `export` and `share_run` need to know about it: example, names, classes, scores, about,
         temperatures, unit, and the threshold of a cascade (None for those that do not apply), setting and answers.
     """
-    run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
+    run = folder if isinstance(folder, RunFolder) else existing(folder, writes=False)
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
     named = bool(members)

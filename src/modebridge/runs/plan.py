@@ -23,6 +23,7 @@ __all__ = [
     "begin",
     "check_folder",
     "effort_of",
+    "existing",
     "facts_for",
     "find_modes",
     "find_recipe_of",
@@ -34,6 +35,19 @@ __all__ = [
 ]
 
 DATA, GIVEN = "data.json", "given.json"
+
+
+def existing(path: Path | str, *, writes: bool = True) -> RunFolder:
+    """Open the run folder at a path, for writing if wanted and permitted; raises an error if there is none."""
+    if not (Path(path) / RECIPE).exists():
+        raise _no_run(path)
+    return RunFolder(path, writes=writes)
+
+
+def _no_run(path: Path | str) -> ModebridgeError:
+    return ModebridgeError(
+        f"Expected '{path}' to be a run folder, but it has no {RECIPE}; create one: modebridge run --out {path}"
+    )
 
 
 def recipe_in(folder: RunFolder) -> tuple[Recipe, int] | None:
@@ -62,10 +76,7 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
     """The same; raises an error if there is none."""
     found = recipe_in(folder)
     if found is None:
-        raise ModebridgeError(
-            f"Expected '{folder.path}' to be a run folder, but it has no {RECIPE}; "
-            f"create one: modebridge run RECIPE --out {folder.path}"
-        )
+        raise _no_run(folder.path)
     return found
 
 
