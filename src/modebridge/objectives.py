@@ -270,10 +270,8 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         """Mix the images, run every teacher once on them, and give each student images and target."""
         shown = mixed(batch[0], draw)
         # The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble.
-        answers: dict[str | int, Tensor] = {
-            key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(shown).items()
-        }
-        answers |= {key: ensemble.members(shown) for key, ensemble in self._ensembles.items()}
+        answers: dict[str | int, Tensor] = {key: one.members(shown) for key, one in self._ensembles.items()}
+        answers |= {key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(shown).items()}
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():
             inputs = flatten(shown)
