@@ -12,25 +12,6 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs, Params
 
-__all__ = [
-    "Mapped",
-    "check_batch",
-    "check_images",
-    "check_labels",
-    "check_type",
-    "first_batch",
-    "flatten",
-    "go_to_epoch",
-    "inputs_of",
-    "map_inputs",
-    "one_ahead",
-    "rows_of",
-    "shapes_of",
-    "size_of",
-    "take_rows",
-    "unflatten",
-]
-
 LABELS = ("labels", "label", "targets", "target")
 """Keys of a dict that may hold the labels; the first one present is used."""
 
@@ -171,6 +152,18 @@ def first_batch(batches: Batches, what: str) -> Batch:
     for item in batches:
         return check_batch(item, what)
     raise ModebridgeError(f"Expected {what} to have batches, but got none; check the split and the batch size.")
+
+
+def is_batch(item: object) -> bool:
+    """Whether something looks like a batch, rather than a loader of batches.
+
+    >>> pair = torch.zeros(2, 3), torch.tensor([0, 1])
+    >>> is_batch(pair), is_batch([pair, pair]), is_batch({"labels": pair[1]})
+    (True, False, True)
+    """
+    if isinstance(item, Mapping):
+        return True
+    return isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[1], Tensor)
 
 
 def check_batch(item: object, what: str) -> Batch:

@@ -23,8 +23,6 @@ from modebridge.modes import (
 )
 from modebridge.types import Batches, Params
 
-__all__ = ["Curve", "PinStart", "Position", "bernstein", "check_r", "start_curve"]
-
 Position: TypeAlias = float | Tensor
 """r: a Python number, or a scalar tensor to differentiate by."""
 

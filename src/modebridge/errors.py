@@ -9,8 +9,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["ModebridgeError", "first_line", "near", "plural", "some"]
-
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 

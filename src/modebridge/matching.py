@@ -21,22 +21,6 @@ from modebridge.nets import frozen_copy, same_architecture
 from modebridge.trees import wide
 from modebridge.types import Batches, Draw, Inputs, Objective, Program, State, States
 
-__all__ = [
-    "PAPER_LOSS",
-    "DistillationLoss",
-    "MatchingObjective",
-    "bridge_loss",
-    "draw_mixing",
-    "image_size",
-    "kl_divergence",
-    "label_shares",
-    "mix",
-    "mixed",
-    "mixed_labels",
-    "pixel_shares",
-    "suits_cutmix",
-]
-
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     r"""KL(target || softmax(logits)) of each row, in nats; zeros in the target contribute nothing.
@@ -282,7 +266,6 @@ class MatchingObjective(Objective[T]):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The mean loss of each member on unmixed images."""
         totals = dict.fromkeys(self._measures, 0.0)
         seen = 0
         for batch in batches:

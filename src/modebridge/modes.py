@@ -21,16 +21,6 @@ from modebridge.nets.blocks import DRAWN
 from modebridge.nets.quirks import check_weights
 from modebridge.types import Batches, Params
 
-__all__ = [
-    "Mode",
-    "check_modes",
-    "check_statistics",
-    "fresh_weights",
-    "has_statistics",
-    "refresh_statistics",
-    "tensors_of",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Mode:

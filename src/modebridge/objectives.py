@@ -35,16 +35,6 @@ from modebridge.nets import frozen_copy, run
 from modebridge.trees import wide
 from modebridge.types import Batch, Batches, Draw, Objective, Params, Prepared, Program, State, States
 
-__all__ = [
-    "BridgeObjective",
-    "CurveObjective",
-    "ModeObjective",
-    "StudentObjective",
-    "StudentPlan",
-    "Teacher",
-    "error_rate",
-]
-
 MODE, CURVE = "mode", "curve"
 """The names of the only member of these objectives."""
 
@@ -69,7 +59,6 @@ class ModeObjective(Objective[Mode]):
         return {MODE: State.split(self._mode.params, self._mode.buffers, learns)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """The batch unchanged: augmentation is part of the data."""
         return {MODE: {**flatten(batch[0]), "labels": batch[1]}}
 
     def program(self, member: str) -> Program:
@@ -119,14 +108,12 @@ class CurveObjective(Objective[Curve]):
         return other
 
     def start(self) -> States:
-        """The pins, named by number; the ends and all untrained parameters are frozen."""
         curve = self._curve
         learns = curve.start.params if self._trainable is None else self._trainable
         # Scratch buffers for the forward pass: statistics during training are not used.
         return {CURVE: State.split(curve.packed(learns), curve.start.buffers, curve.pin_names(learns))}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """One r for the whole batch."""
         return {"r": torch.rand((), generator=generator, dtype=torch.float64)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
@@ -142,7 +129,6 @@ class CurveObjective(Objective[Curve]):
         return F.cross_entropy(run(self._train, point, state.buffers, unflatten(prepared)), prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The error rate at r (0.5 by default), with statistics of that point."""
         state = states[CURVE]
         point, buffers = self._point(state, self._r), state.buffers
         if has_statistics(self._eval):
@@ -150,7 +136,6 @@ class CurveObjective(Objective[Curve]):
         return {CURVE: error_rate(self._eval, State(point, buffers), batches)}
 
     def result(self, states: States) -> Curve:
-        """The curve with the trained pins, and statistics at r if the network needs them."""
         controls, shared = self._curve.unpacked(states[CURVE].all_params)
         names = self._curve.start.params
         pins = [trees.clone({name: {**pin, **shared}[name] for name in names}) for pin in controls[1:-1]]
@@ -187,7 +172,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Mix the images, run every frozen network once on them, and give each bridge its features and target."""
         outputs = self.bases(mixed(batch[0], draw))
         prepared: dict[str, Prepared] = {}
         for name, bridge in self._bridges.items():
@@ -201,7 +185,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         return prepared
 
     def result(self, states: States) -> dict[str, Bridge]:
-        """The trained bridges by name, in evaluation mode; `requires_grad` flags are kept."""
         trained = {}
         for name, bridge in self._bridges.items():
             body = frozen_copy(bridge.body)
@@ -267,7 +250,6 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Mix the images, run every teacher once on them, and give each student images and target."""
         shown = mixed(batch[0], draw)
         # The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble.
         answers: dict[str | int, Tensor] = {key: one.members(shown) for key, one in self._ensembles.items()}

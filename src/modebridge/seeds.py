@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["borrowed", "cuda_generator", "generator", "seed_for"]
-
 _LOCK = threading.RLock()
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError, some
 from modebridge.types import Params
 
-__all__ = ["check_same", "clone", "combine", "common", "fingerprint", "norm", "size", "to", "wide"]
-
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
     """Raise an error with the first differences if trees (called `what`) differ in names, shapes or dtypes."""

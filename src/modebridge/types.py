@@ -14,21 +14,6 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Batch",
-    "Batches",
-    "Draw",
-    "Inputs",
-    "Layout",
-    "Objective",
-    "Params",
-    "Prepared",
-    "Program",
-    "Progress",
-    "State",
-    "States",
-]
-
 T = TypeVar("T")
 
 Params: TypeAlias = Mapping[str, Tensor]

@@ -52,7 +52,7 @@ def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
         assert Path("digits-bridge", name).read_bytes() == (commit / name).read_bytes()
     answer = invoke("push", run.path, "--folder", tmp_path / "shared", "--json")
     record = json.loads(answer.stdout)
-    assert record["members"] == ensemble_of(run, cascades=False)[1]["names"], "what is recommended"
+    assert record["members"] == ensemble_of(run)[1]["names"], "what is recommended"
     assert record["nll"] == pytest.approx(read_answers(run).score(record["members"]).nll)
     assert record["needs_net"] is False
     assert mb.load(tmp_path / "shared").calibrated

@@ -16,7 +16,8 @@ from modebridge.bridges import Bridge, body_for, body_like, last_blocks_tap
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, resnet
-from modebridge.scoring import combination_cost, cost, feature_shapes, module_cost
+from modebridge.nets.flops import feature_shapes
+from modebridge.scoring import combination_cost, cost, module_cost
 from tests.scenarios import TINY, modes, tiny_net
 
 PAPER = json.loads((Path(__file__).parents[1] / "references" / "paper.json").read_text())["tables"]

@@ -148,3 +148,9 @@ def test_a_bridge_leaves_frozen_layers_of_its_body_alone():
 def test_alike_is_what_decides():
     assert same_architecture(made(0), made(1))
     assert not same_architecture(made(0), made(1, scale=2.0))
+
+
+def test_one_list_of_batches_serves_all_networks():
+    nets, data = [made(0), made(1)], batches()
+    for one, other in zip(fit_modes(nets, data, quick(1)), fit_modes(nets, [data, data], quick(1)), strict=True):
+        assert one.id == other.id

@@ -32,8 +32,6 @@ from modebridge.nets import frozen_copy
 from modebridge.scoring.profile import barrier, curve_profile
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["Alignment", "By", "Match", "align", "find_groups"]
-
 By: TypeAlias = Literal["activations", "weights"]
 
 

@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-__all__ = ["Axis", "along", "factors", "fixed", "keep", "merge", "pin", "select", "split", "take", "unify"]
-
 
 class Axis:
     """A union-find node: `size` positions, whole or made of parts, free or pinned.

@@ -16,8 +16,6 @@ from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batches, Inputs
 
-__all__ = ["Correlations", "activation_similarity"]
-
 FAINT = 1e-6
 """A unit whose relative standard deviation is at most this counts as constant: the variation is rounding."""
 

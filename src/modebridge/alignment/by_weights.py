@@ -15,8 +15,6 @@ from modebridge.alignment.passes import has_units
 from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
-__all__ = ["Similarity", "Spec", "assign", "from_spec", "match_by_weights", "quality", "solve", "weight_similarity"]
-
 Similarity: TypeAlias = Callable[[Group], Tensor | None]
 """Similarities of all units of two networks: (n, n), or (outer, n, outer, n) for a group inside another."""
 

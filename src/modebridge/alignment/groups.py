@@ -14,19 +14,6 @@ from modebridge.alignment.axes import Axis, factors
 from modebridge.alignment.passes import Point
 from modebridge.types import Params
 
-__all__ = [
-    "Dim",
-    "Group",
-    "Groups",
-    "Permutations",
-    "Place",
-    "blocks",
-    "groups_of",
-    "leaves",
-    "leaves_of",
-    "places",
-]
-
 Permutations: TypeAlias = Mapping[int, Tensor]
 """By group: the index of the other network's unit at each position; (outer size, size) for a group inside another."""
 

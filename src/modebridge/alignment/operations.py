@@ -14,8 +14,6 @@ from torch import Tensor
 from modebridge.alignment.axes import Axis, along, fixed, keep, merge, pin, split, take, unify
 from modebridge.alignment.reshaping import RESHAPING, Ask, Labels, Rule, together
 
-__all__ = ["OPERATIONS", "Labels"]
-
 
 def _elementwise(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]

@@ -18,21 +18,6 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets.quirks import FAILED, plain_attention
 from modebridge.types import Inputs, Params
 
-__all__ = [
-    "CONTRACTIONS",
-    "Contraction",
-    "Point",
-    "Tracker",
-    "as_in_training",
-    "contractions",
-    "has_units",
-    "one_pass",
-    "outputs_of",
-    "signature",
-    "tensors_in",
-    "weights_of",
-]
-
 T = TypeVar("T")
 
 CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}

@@ -16,8 +16,6 @@ from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["prove", "sample"]
-
 BATCHES = 8
 """Number of batches: the path through a network may depend on the images."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from modebridge.alignment.axes import Axis, fixed, merge, pin, select, split, take, unify
 
-__all__ = ["RESHAPING", "Ask", "Labels", "Rule", "together"]
-
 Labels: TypeAlias = tuple[Axis, ...]
 Ask: TypeAlias = Callable[[Tensor], Labels]
 Rule: TypeAlias = Callable[[Ask, tuple[Any, ...], Mapping[str, Any], Any], list[Labels] | None]

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from modebridge.alignment.axes import Axis, fixed, pin
 from modebridge.alignment.groups import Groups, groups_of, leaves_of
-from modebridge.alignment.operations import OPERATIONS, Labels
+from modebridge.alignment.operations import OPERATIONS
 from modebridge.alignment.passes import (
     CONTRACTIONS,
     Point,
@@ -24,11 +24,10 @@ from modebridge.alignment.passes import (
     tensors_in,
     weights_of,
 )
+from modebridge.alignment.reshaping import Labels
 from modebridge.errors import ModebridgeError
 from modebridge.nets import frozen_copy
 from modebridge.types import Inputs
-
-__all__ = ["trace"]
 
 ITSELF = "the network itself"
 

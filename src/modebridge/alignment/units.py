@@ -12,8 +12,6 @@ from torch import Tensor
 from modebridge.alignment.groups import Dim, Groups, blocks, leaves
 from modebridge.alignment.passes import Point
 
-__all__ = ["points_of", "units_of"]
-
 
 def points_of(groups: Groups, number: int) -> tuple[list[Point], list[Point]]:
     """The points where a group is observed at the inputs of weights, and at their outputs."""

@@ -23,8 +23,6 @@ from modebridge.objectives import ModeObjective
 from modebridge.trees import wide
 from modebridge.types import Batches, Inputs, Prepared, State, States
 
-__all__ = ["LAYERS", "Baseline", "BaselineObjective", "MeanOfMembers", "called", "channels_of", "check_members"]
-
 MOST = 64
 """Maximum number of members of one network."""
 
@@ -42,7 +40,6 @@ class BaselineObjective(ModeObjective):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The error rate of the members' mean probability."""
         ((member, state),) = states.items()
         wrong, seen = 0, 0
         for images, labels in batches:

@@ -21,8 +21,6 @@ from modebridge.baselines.baseline import (
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
-__all__ = ["BatchEnsemble", "BatchEnsembleObjective", "RankOne"]
-
 SPREAD = 0.5
 """Standard deviation of the initial vectors, around 1."""
 
@@ -36,7 +34,6 @@ class BatchEnsembleObjective(BaselineObjective):
     """Train the vectors with half the learning rate and without weight decay."""
 
     def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
-        """The factors of all vectors."""
         owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RankOne)}
         return {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
 

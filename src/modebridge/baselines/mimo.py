@@ -13,8 +13,6 @@ from modebridge.batches import flatten
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Draw, Inputs, Prepared
 
-__all__ = ["REPEATS", "SAME", "Mimo", "MimoObjective"]
-
 REPEATS = 4
 """How often every image of a batch is repeated."""
 
@@ -32,7 +30,6 @@ class MimoObjective(BaselineObjective):
     """
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """The index of each member's image in each row: (M, REPEATS * size)."""
         baseline = self._eval
         assert isinstance(baseline, Mimo)
         images = torch.arange(size).repeat(REPEATS)
@@ -43,7 +40,6 @@ class MimoObjective(BaselineObjective):
         return {"rows": rows}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Images (M, B', ...) and labels (M * B',)."""
         images, labels = batch
         assert isinstance(images, Tensor)
         rows = draw["rows"].to(labels.device)
@@ -92,7 +88,6 @@ class Mimo(Baseline):
         tried(self, example, WHAT)
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """Images (B, ...) repeated M times, or separate images per member (M, B, ...), ordered by member."""
         return inputs.flatten(0, 1) if inputs.dim() == self._axes + 1 else super().arranged(inputs)
 
 

@@ -13,8 +13,6 @@ from modebridge.baselines.baseline import Baseline, called, channels_of, check_m
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
-__all__ = ["Packed", "check_split"]
-
 WHAT = "a packed ensemble"
 
 
@@ -57,7 +55,6 @@ class Packed(Baseline):
         self._check_apart(self.net.get_submodule(order[0]), example)
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """The images unchanged: all members read them in the first layer."""
         return inputs
 
     @torch.no_grad()

@@ -13,8 +13,6 @@ from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
 from modebridge.types import Layout
 
-__all__ = ["Heads", "Join", "ResidualBody", "TokenBody", "VectorBody"]
-
 
 class Join(nn.Module):
     """Concatenate features along channels in the given order; the output of maps is channels first.

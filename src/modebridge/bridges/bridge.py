@@ -16,24 +16,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import without_side_effects
 
-__all__ = [
-    "READS",
-    "Aim",
-    "Bridge",
-    "Kind",
-    "Target",
-    "check_choices",
-    "chosen_target",
-    "curve_target",
-    "ensemble_target",
-    "heads_target",
-    "label_target",
-    "listed",
-    "mode_target",
-    "other_targets",
-    "target_of",
-]
-
 Kind: TypeAlias = Literal["I", "II"]
 
 READS: dict[Kind, int] = {"I": 1, "II": 2}

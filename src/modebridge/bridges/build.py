@@ -31,8 +31,6 @@ from modebridge.nets import (
 from modebridge.nets.flops import Shape, counting
 from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["build_body", "build_bridge", "inspect", "plan_bridge"]
-
 
 def plan_bridge(
     net: nn.Module,

@@ -18,8 +18,6 @@ from modebridge.nets.flops import counting, zeros
 from modebridge.nets.resnet import LAST_BLOCKS
 from modebridge.types import Layout
 
-__all__ = ["body_for", "body_like", "body_within", "counted_body", "joined_shape", "layout_for"]
-
 WIDE = 256
 """Bridges with at least this many channels use bottleneck blocks."""
 

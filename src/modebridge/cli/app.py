@@ -21,8 +21,6 @@ from modebridge.cli.options import (
 )
 from modebridge.cli.share import pull, push
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Part of a deep ensemble's gain at nearly the cost of one forward pass.",
     no_args_is_help=True,

@@ -25,8 +25,6 @@ from modebridge.report import plain_table
 from modebridge.runs import existing, find_recipe_of, machine, setting_for
 from modebridge.seeds import generator, seed_for
 
-__all__ = ["bench_target", "candidates_for"]
-
 BUSY = 0.25
 """Load per core before the start above which the machine counts as busy."""
 MOST_MODES = 4

@@ -16,8 +16,6 @@ from modebridge.cli import terminal
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "STOPPED", "main", "run_program"]
-
 PARTLY = 1
 """Part of the work failed; messages name which."""
 MISTAKE = 2

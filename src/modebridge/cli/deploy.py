@@ -12,8 +12,6 @@ from modebridge.cli.options import Device, Exported, Folder, Json, Threshold, pa
 if TYPE_CHECKING:
     from modebridge.deploy import DeployedEnsemble
 
-__all__ = ["bench", "export", "predict", "serve"]
-
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
 
@@ -70,7 +68,7 @@ def export(
     run, names = existing(folder), listed("--members", members)
     note("Reading members and fitting temperatures ...")
     with naming_damage(run):
-        ensemble, notes = ensemble_of(run, names, average_cost=average_cost, threshold=threshold, cascades=not plain)
+        ensemble, notes = ensemble_of(run, names, average_cost=average_cost, threshold=threshold)
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
     done = export_ensemble(
         ensemble,
@@ -92,8 +90,8 @@ def _describe(done: DeployedEnsemble) -> None:
 
     meta, scores, console = done.meta, done.meta["scores"], Screen()
     console.print(f"File: {done.path}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
-    elastic = meta["elastic"] and meta["bridges"]
-    ways = f"elastic, 0 to {plural(meta['bridges'], 'bridge')}" if elastic else "all members, always"
+    some = meta["elastic"] and meta["bridges"]
+    ways = f"with 0 to {plural(meta['bridges'], 'bridge')}" if some else "all members"
     flops, cascade = meta["cost"]["relative_flops"], meta["threshold"] is not None
     console.print(f"Members: {' + '.join(meta['members'])} ({ways}); x{flops:.3f} FLOPs of one network.")
     average = f", x{scores['relative_flops']:.3f} FLOPs on average" if cascade else ""

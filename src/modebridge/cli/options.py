@@ -7,20 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Data",
-    "Device",
-    "Exported",
-    "Folder",
-    "Json",
-    "Out",
-    "RecipeName",
-    "Seed",
-    "Settings",
-    "Threshold",
-    "path",
-]
-
 
 def path(text: str) -> Path:
     """Parse a path; an empty one is refused, since it would mean the current folder."""

@@ -34,8 +34,6 @@ from modebridge.runs.store import RECIPE
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
-__all__ = ["RunOptions", "chosen", "run", "show_plan", "study"]
-
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -9,8 +9,6 @@ import typer
 
 from modebridge.cli.options import Folder, Json, path
 
-__all__ = ["pull", "push"]
-
 
 def push(
     folder: Folder,

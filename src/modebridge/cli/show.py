@@ -14,6 +14,7 @@ from modebridge.cli.terminal import Screen, note, warn
 from modebridge.errors import ModebridgeError, plural
 from modebridge.files.atomic import write_file
 from modebridge.members import Member, Setting, SmallNetwork, members_of, parse_member, row_plans
+from modebridge.nets.flops import feature_shapes
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page, plain_table
 from modebridge.runs import (
@@ -29,9 +30,7 @@ from modebridge.runs import (
     setting_for,
     write_page,
 )
-from modebridge.scoring import Cost, Scored, advise, combination_cost, feature_shapes
-
-__all__ = ["advise_run", "list_recipes", "naming_damage", "report_run", "show_cost"]
+from modebridge.scoring import Cost, Scored, advise, combination_cost
 
 NEEDS = {
     "digits": "none",

@@ -21,21 +21,6 @@ from rich.text import Text
 
 from modebridge.errors import ModebridgeError
 
-__all__ = [
-    "OutputError",
-    "Screen",
-    "first_process",
-    "leave",
-    "listed",
-    "note",
-    "progress_bars",
-    "put",
-    "say",
-    "silence_compiler",
-    "visible",
-    "warn",
-]
-
 MIN_WIDTH = 20
 Report = Callable[[str, int, int, float], None]
 
@@ -145,12 +130,14 @@ def progress_bars() -> Iterator[Report]:
     on_terminal = Screen(stderr=True).is_terminal
     with ExitStack() as stack:
         bars: dict[str, Any] = {}
+        finished: set[str] = set()
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
             if not first_process():
                 return
             if not on_terminal:
-                if done == total:
+                if done == total and stage not in finished:
+                    finished.add(stage)
                     say(f"{stage}: done")
                 return
             if stage not in bars:

@@ -21,8 +21,6 @@ from torch.nn import functional as F
 from modebridge import seeds
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt", "fitted", "letters", "parameter", "read_svhn", "scrambled"]
-
 Span = tuple[float, float]
 SEVERITIES = (1, 2, 3, 4, 5)
 

@@ -25,9 +25,6 @@ from modebridge.files.atomic import read_tensor_file, tensor_file, write_file
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["ImageFiles", "ImageSet", "centre_crop", "class_folders", "find_images", "open_image"]
-__all__ += ["read_images"]
-
 _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
 
 CHUNK = 256

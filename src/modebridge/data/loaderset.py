@@ -15,8 +15,6 @@ from modebridge.batches import Mapped, check_batch, first_batch, flatten, map_in
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["LoaderSet"]
-
 
 class LoaderSet:
     """Labels, hash and first inputs of a user's loader.

@@ -21,9 +21,6 @@ from modebridge.data.images import ImageFiles, ImageSet, class_folders, find_ima
 from modebridge.data.loaderset import LoaderSet
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["CLASS_NAMES", "SETS", "Images", "Splits", "cut_off", "load_digits", "load_folder", "load_set"]
-__all__ += ["noisy_digits", "read_cifar", "tiny_imagenet"]
-
 CLASS_NAMES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
 """Class names, for data sets with few classes."""
 

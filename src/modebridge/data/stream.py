@@ -20,8 +20,6 @@ from modebridge.errors import ModebridgeError
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["Loader", "Stream", "crop_and_flip", "random_crop"]
-
 Ticket = tuple[int, int]
 """The file's index and the seed of its crop, so that the result does not depend on the worker."""
 

@@ -26,8 +26,6 @@ from modebridge.nets import CudaGraph
 from modebridge.scoring import cost
 from modebridge.seeds import generator
 
-__all__ = ["BACKENDS", "Candidate", "Result", "Spread", "measure", "time_all", "time_file", "usable_backends"]
-
 Backend: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "cpu": ("eager", "compiled", "onnx"),

@@ -18,8 +18,6 @@ from modebridge.deploy.pt2 import quiet
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["Answer", "DeployedEnsemble", "needs_onnx"]
-
 
 class Answer(NamedTuple):
     """The prediction of a file for a batch.

@@ -24,8 +24,6 @@ from modebridge.nets.quirks import FAILED
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["check_format", "expected", "export", "largest_difference", "probe"]
-
 EXTRAS = tuple(name for name in OUTPUTS if name not in ("probabilities", "used"))
 
 MARGIN = 1e-4

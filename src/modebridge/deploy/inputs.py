@@ -20,22 +20,6 @@ from modebridge.types import Inputs
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = [
-    "MAX_MEGAPIXELS",
-    "OUTPUTS",
-    "Array",
-    "Arrays",
-    "Spec",
-    "TooManyPixelsError",
-    "check_example",
-    "checked",
-    "from_bytes",
-    "from_lists",
-    "from_path",
-    "output_specs",
-    "specs_in",
-]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Arrays: TypeAlias = Array | Mapping[str, Array]

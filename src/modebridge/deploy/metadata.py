@@ -25,11 +25,10 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.modes import Mode
 from modebridge.nets import call
+from modebridge.nets.flops import feature_shapes
 from modebridge.nets.quirks import FAILED
-from modebridge.scoring.cost import Cost, combination_cost, feature_shapes
+from modebridge.scoring.cost import Cost, combination_cost
 from modebridge.types import Inputs
-
-__all__ = ["FORMAT", "KEY", "check_intact", "describe", "metadata_json", "read_metadata", "seal"]
 
 FORMAT = 5
 """Version of the format; raised when older readers cannot read newer files."""

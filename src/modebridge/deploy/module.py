@@ -27,9 +27,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import Taps, call, frozen_copy
 from modebridge.types import Inputs
 
-__all__ = ["BaseModule", "EnsembleModule", "Temperatures", "fit_temperatures", "fold"]
-
-
 _BEFORE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     nn.BatchNorm1d: (nn.Linear, nn.Conv1d),
     nn.BatchNorm2d: (nn.Conv2d,),

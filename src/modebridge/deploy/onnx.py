@@ -19,8 +19,6 @@ from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.scoring import ALL
 
-__all__ = ["write_onnx"]
-
 Model = Any
 """An `onnx.ModelProto`; onnx has no useful type hints."""
 

@@ -17,8 +17,6 @@ from modebridge.deploy.metadata import KEY
 from modebridge.deploy.module import EnsembleModule
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["export_program", "quiet", "write_pt2"]
-
 LOGGERS = (
     "torch.onnx",
     "onnxscript",

@@ -14,8 +14,6 @@ from modebridge.deploy.module import BaseModule, EnsembleModule
 from modebridge.ensembles import Ensemble, Output, average, features_of, probabilities_of, scale
 from modebridge.nets import check_tap
 
-__all__ = ["Branches", "compile_regions"]
-
 REGIONS = 512
 """How many shapes of regions one process may compile: more than members times batch sizes in any benchmark."""
 

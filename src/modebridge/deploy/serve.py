@@ -27,8 +27,6 @@ from modebridge.deploy.deployed import DeployedEnsemble
 from modebridge.deploy.inputs import MAX_MEGAPIXELS, TooManyPixelsError, from_bytes, from_lists
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["ServeConfig", "application", "serve"]
-
 DECODERS = 4
 """Number of images decoded at a time; the largest allowed image takes about 200 MB."""
 

@@ -28,8 +28,6 @@ from modebridge.nets import Taps, call, check_tap, frozen_copy
 from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
 
-__all__ = ["Ensemble"]
-
 TOKENS = (torch.int64, torch.int32)
 
 

@@ -26,19 +26,6 @@ from modebridge.nets import Tapped, tracing
 from modebridge.trees import wide
 from modebridge.types import Inputs
 
-__all__ = [
-    "Bases",
-    "EvaluationOnly",
-    "Mean",
-    "Output",
-    "average",
-    "cascaded",
-    "check_mean",
-    "features_of",
-    "member_logits",
-    "probabilities_of",
-]
-
 K = TypeVar("K")
 
 Output: TypeAlias = tuple[Tensor, Mapping[str, Tensor]]

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["FLOOR", "fit_temperature", "scale"]
-
 FLOOR = 1e-12
 """Added to a probability before taking its logarithm, as the authors do."""
 

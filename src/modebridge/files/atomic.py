@@ -24,21 +24,6 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
-__all__ = [
-    "FILES",
-    "Damage",
-    "latest",
-    "read_sealed",
-    "read_stored",
-    "read_tensor_file",
-    "remove_leftovers",
-    "sealed",
-    "stored_files",
-    "tensor_file",
-    "write_file",
-    "write_folder",
-]
-
 Content: TypeAlias = bytes | str | Callable[[Path], object]
 """Content of a file, or a function that writes it to the path it gets (which has the suffix of the final one)."""
 

@@ -17,8 +17,6 @@ from modebridge.modes import tensors_of
 from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
-__all__ = ["Place", "find_places", "natural"]
-
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """Name parts that torch.compile, FSDP and activation checkpointing insert anywhere in a name."""
 

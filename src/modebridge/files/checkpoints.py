@@ -19,8 +19,6 @@ from modebridge.errors import ModebridgeError, some
 from modebridge.files.checkpoint_search import find_places, natural
 from modebridge.modes import Mode
 
-__all__ = ["load_checkpoint", "load_checkpoints", "read_state", "weight_files"]
-
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin")
 """File names in folders with one network each: ours, and Hugging Face's."""

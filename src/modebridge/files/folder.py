@@ -20,8 +20,6 @@ from modebridge.files.atomic import Damage, read_stored, stored_files, write_fol
 from modebridge.files.hub import CARD, CONFIG, FILES, WEIGHTS, Card, Place, check_repo, find_folder, local, upload
 from modebridge.files.objects import KINDS, Given, Parts
 
-__all__ = ["FORMAT", "copy_folder", "load", "push", "read_folder", "save"]
-
 FORMAT = 2
 """Increased when older versions cannot read new folders."""
 

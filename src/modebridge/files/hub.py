@@ -14,8 +14,6 @@ from typing import Any
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.atomic import latest
 
-__all__ = ["CARD", "CONFIG", "WEIGHTS", "Card", "Place", "check_repo", "download", "find_folder", "local", "upload"]
-
 Place = str | os.PathLike[str]
 
 CONFIG, WEIGHTS, CARD = FILES = ("config.json", "model.safetensors", "README.md")

@@ -17,8 +17,6 @@ from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.types import Params
 
-__all__ = ["KINDS", "Given", "Parts"]
-
 
 @dataclass(frozen=True)
 class Parts:

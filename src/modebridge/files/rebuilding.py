@@ -18,8 +18,6 @@ from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSp
 from modebridge.nets.architecture import same_architecture
 from modebridge.types import Params
 
-__all__ = ["build", "describe", "fill", "full_name", "library_factory"]
-
 CLASSES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (ResNet, ResNetSpec, Heads, ResidualBody, TokenBody, VectorBody, BasicBlock, BottleneckBlock)

@@ -24,8 +24,6 @@ from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost
 
-__all__ = ["BaselineMember", "BatchEnsembleMember", "MimoMember", "PackedMember"]
-
 
 class BaselineMember(Method, TrainedNetwork):
     """A network of several members, trained like a mode; its fields are the numbers in its name, as in "mimo-2-x3"."""
@@ -45,13 +43,11 @@ class BaselineMember(Method, TrainedNetwork):
 
     @property
     def title(self) -> str:
-        """With the number of members, and the width if it differs from the recipe's network."""
         members, *width = self._numbers
         return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """One with the default settings."""
         return [cls()]
 
     @abstractmethod
@@ -73,7 +69,6 @@ class BaselineMember(Method, TrainedNetwork):
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
-        """One forward and one backward pass for each on all rows of a batch."""
         return 3 * sum(node.rows_per_image * node.cost(setting).flops for node in group)
 
     rows_per_image: ClassVar[int] = 1
@@ -86,7 +81,6 @@ class BaselineMember(Method, TrainedNetwork):
         return loaded
 
     def cost(self, setting: Setting) -> MemberCost:
-        """The cost of all members for one image."""
         counted = setting.cost_of(self.name, lambda: self.build(setting, seeds.generator(setting.seed, "net")))
         return MemberCost(counted.flops, counted.params)
 
@@ -169,7 +163,6 @@ class PackedMember(BaselineMember):
     pattern = r"packed-(?P<members>\d+)(?:-x(?P<alpha>[2-9]))?"
 
     def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
-        """For the paper's networks, narrow ones initialized one by one; otherwise the network itself, split."""
         if self.alpha == 1 and setting.network.spec is None:
             return Packed(setting.network.build(generator), self.members, example=setting.example)
         spec = self._spec(setting)
@@ -179,7 +172,6 @@ class PackedMember(BaselineMember):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """Four members, with twice the width if it can be changed."""
         return [cls(alpha=2 if recipe.net in SPECS else 1)]
 
 

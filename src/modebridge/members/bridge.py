@@ -21,8 +21,6 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost, Row
 from modebridge.training import TrainConfig, fit_many
 
-__all__ = ["SIZE", "BridgeMember", "ControlMember", "SmallNetwork"]
-
 SIZE = r"(?P<size>small|medium|slim\d+(?:\.\d+)?)"
 """The sizes that `Recipe.slim` accepts, as part of members' names."""
 
@@ -76,11 +74,9 @@ class SmallNetwork(Member, Node):
         )
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
-        """Its weights, and the modes that it reads."""
         return (self, *(node for member in self.reads for node in member.nodes(recipe)))
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        """What it reads, and what it learns."""
         networks = (*self.reads, *self.teachers(recipe))
         return tuple(dict.fromkeys(node for member in networks for node in member.nodes(recipe)))
 
@@ -119,7 +115,6 @@ class SmallNetwork(Member, Node):
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
-        """Forward and backward for each bridge, and one forward pass per frozen network that they read or imitate."""
         frozen = {network for node in group for network in (*node.reads, *node.teachers(setting.recipe))}
         return sum(3 * node.chosen(setting).flops for node in group) + setting.base_cost.flops * len(frozen)
 
@@ -188,7 +183,6 @@ class BridgeMember(SmallNetwork):
         return tuple(mode_on(self.base, k) for k in (self.pair if self.kind == "II" else (self.i,)))
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """Both ends."""
         return tuple(mode_on(self.base, k) for k in self.pair)
 
     @property
@@ -199,7 +193,6 @@ class BridgeMember(SmallNetwork):
         return (self.imitates,)
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        """The curve and its ends."""
         return self.imitates.nodes(recipe)
 
     def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
@@ -209,7 +202,6 @@ class BridgeMember(SmallNetwork):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """For every curve: type I from its first end or from both, and type II."""
         pairs = recipe.curves()
         members: list[Member] = []
         for size in recipe.sizes:
@@ -220,7 +212,6 @@ class BridgeMember(SmallNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """Type I bridges on one mode, adding one at a time; type II bridges between all modes of a deep ensemble."""
         partners = [j for i, j in recipe.curves() if i == 0]
 
         def row(m: int, bridges: Sequence[BridgeMember], order: tuple[float, ...], role: str = "") -> Row:
@@ -277,12 +268,10 @@ class ControlMember(SmallNetwork):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """One per size, next to the bridges of the first curve."""
         return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """One network with the control instead of its first bridge."""
         member = cls(*recipe.curves()[0], recipe.sizes[0])
         note = "the same bridge trained on labels, without a curve"
         names = ModeMember(member.i).name, member.name

@@ -19,8 +19,6 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_curves
 
-__all__ = ["Pin", "PointMember", "PointStatistics", "load_curve"]
-
 
 @dataclass(frozen=True)
 class Pin(Node):
@@ -39,7 +37,6 @@ class Pin(Node):
         return on_base(self.base, f"{self.i}-{self.j}")
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        """The ends."""
         return weights_of(self.i, recipe, self.base), weights_of(self.j, recipe, self.base)
 
     def training(self, recipe: Recipe) -> TrainConfig:
@@ -55,7 +52,6 @@ class Pin(Node):
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
-        """Train them, and estimate the statistics of their midpoints."""
         data = setting.data
         trained = fit_curves(
             setting.net,
@@ -106,7 +102,6 @@ class PointStatistics(Node):
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
-        """Estimate them on the training images."""
         (node,) = group
         curve = load_curve(setting, parents, node.i, node.j, base=node.base)
         batches = setting.data.statistics(f"{node.r:g}")
@@ -156,11 +151,9 @@ class PointMember(OneNetwork):
         return on_base(self.base, f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}"))
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """The ends."""
         return mode_on(self.base, self.i), mode_on(self.base, self.j)
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
-        """The curve with its ends and the statistics at r."""
         pin = Pin(self.i, self.j, self.base)
         # The ends have their own statistics, and training estimates those of the midpoint.
         statistics = () if self.r in (0.0, 0.5, 1.0) else (PointStatistics(self.i, self.j, self.r, self.base),)
@@ -175,7 +168,6 @@ class PointMember(OneNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """One and two networks with the midpoint of the first curve."""
         point = cls(*recipe.curves()[0])
         modes = [mode.name for mode in point.made_from(recipe)]
         notes = "the network that the first bridge imitates", "the network that the bridges imitate"

@@ -20,8 +20,6 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX
 
-__all__ = ["HeadsMember"]
-
 PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
@@ -47,7 +45,6 @@ class HeadsMember(Method, SmallNetwork):
 
     @classmethod
     def step(cls) -> str:
-        """A pass of their own: their images are mixed by CutMix."""
         return "heads"
 
     @classmethod
@@ -67,11 +64,9 @@ class HeadsMember(Method, SmallNetwork):
         return (ModeMember(self.i),)
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Whether the recipe has the mode, and something for every part to learn."""
         return self.i < recipe.modes and all(self._learned(part, recipe) for part in self.parts)
 
     def heads(self, recipe: Recipe) -> int:
-        """One per network, and one for labels."""
         return sum(len(self._learned(part, recipe)) for part in self.parts)
 
     def _learned(self, part: str, recipe: Recipe) -> Sequence[tuple[OneNetwork, ...]]:
@@ -84,12 +79,10 @@ class HeadsMember(Method, SmallNetwork):
         return [modes if part == "mean" else ()]
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """All modes that it learns from, through a curve or directly."""
         modes = [mode for member in self.teachers(recipe) for mode in (member.made_from(recipe) or (member,))]
         return tuple(dict.fromkeys((ModeMember(self.i), *modes)))
 
     def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
-        """The other modes, the networks on the curves, or both."""
         # Not in the order of the parts: bridges are identified by what they learn from, in this order.
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
@@ -108,17 +101,14 @@ class HeadsMember(Method, SmallNetwork):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:
-        """Those for which the recipe has the modes."""
         return [member for member in super().of(recipe) if member.belongs(recipe)]
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """On mode 0, learning the other modes: these need no curve."""
         return [cls(0, size=recipe.sizes[0])]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """Each with the mode that it reads."""
         return [
             Row(
                 f"DE-1 + {plural(one.heads(recipe), 'head')} ({', '.join(one.parts)})"

@@ -20,22 +20,6 @@ from modebridge.recipes.user_code import USER
 from modebridge.scoring import MemberCost, Row
 from modebridge.trees import fingerprint
 
-__all__ = [
-    "KINDS",
-    "METHODS",
-    "Loaded",
-    "Member",
-    "Method",
-    "base_epochs",
-    "file_of_own_kinds",
-    "identity",
-    "members_of",
-    "nodes_behind",
-    "parse_member",
-    "register",
-    "row_plans",
-]
-
 Loaded: TypeAlias = Mode | nn.Module
 """A member with its weights: a mode of the recipe's network; a `Bridge` on the features of the modes that it reads; or
 a module of its own with `members(inputs)`, logits (M, B, K) that each count once in the mean."""
@@ -145,7 +129,6 @@ class Method(Member):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:
-        """The usual ones if the recipe names the method, and those that it names individually."""
         named = [cls.parse(entry) for entry in recipe.methods]
         usual = cls.usual(recipe) if cls.method in recipe.methods else ()
         return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))

@@ -20,8 +20,6 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost, Row
 from modebridge.training import TrainConfig, fit_modes
 
-__all__ = ["BASES", "AlignedMode", "ModeMember", "OneNetwork", "SwaMember", "TrainedNetwork", "mode_on", "weights_of"]
-
 CASCADES = {2: 1.15, 3: 1.5}
 """The cascades of the results table: number of modes and average cost. Other costs are plotted as a line."""
 
@@ -117,7 +115,6 @@ class ModeMember(OneNetwork, TrainedNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
         names = [mode.name for mode in cls.of(recipe)]
         roles, notes = {1: "one", 2: "two"}, {1: "one network"}
         ensembles = [
@@ -170,7 +167,6 @@ class SwaMember(Method, ModeMember):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """The first; none if the modes of the run are averaged themselves."""
         return [] if recipe.base == cls.base else [cls(0)]
 
     @classmethod
@@ -202,7 +198,6 @@ class AlignedMode(Node):
         return on_base(self.base, str(self.number))
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        """Mode 0 and the mode itself."""
         kind = BASES[self.base or recipe.base]
         return kind(0), kind(self.number)
 

@@ -14,8 +14,6 @@ from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
 
-__all__ = ["ArtefactData", "Made", "Node", "Parents", "Tensors", "key_of"]
-
 Tensors: TypeAlias = Mapping[str, Tensor]
 Parents: TypeAlias = Mapping[str, Tensors]
 """The tensors of all parents, by place."""

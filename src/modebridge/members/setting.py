@@ -23,8 +23,6 @@ from modebridge.scoring import Cost, module_cost
 from modebridge.training import Engine, TrainConfig
 from modebridge.types import Inputs
 
-__all__ = ["Setting"]
-
 ROUNDING = 1 + 1e-9
 """So that a body fits into its own share of the FLOPs, which is rounded."""
 

@@ -20,8 +20,6 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students
 
-__all__ = ["StudentMember"]
-
 MIXUP = 1.0
 """Alpha of the students' mixup."""
 
@@ -75,7 +73,6 @@ class StudentMember(Method, OneNetwork, Node):
         return f"{self.folder}/{self.number}-{self.source}" + (f"-{self.count}" if self.count else "")
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """Its teachers."""
         if self.source == "bridged":
             return ModeMember(0), *_bridges(recipe)
         return tuple(ModeMember(k) for k in range(self.count or recipe.modes)) if self.source == "modes" else ()
@@ -93,7 +90,6 @@ class StudentMember(Method, OneNetwork, Node):
         return tuple(dict.fromkeys(node for bridge in bridges for node in bridge.nodes(recipe)))
 
     def training(self, recipe: Recipe) -> TrainConfig:
-        """That of a mode, with as many epochs unless the recipe sets them."""
         return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=MIXUP)
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
@@ -129,7 +125,6 @@ class StudentMember(Method, OneNetwork, Node):
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
-        """Forward and backward for each student, and one forward pass per teacher."""
         recipe, base = setting.recipe, setting.base_cost.flops
         teachers = base * max((node.count or recipe.modes for node in group if node.source == "modes"), default=0)
         if any(node.source == "bridged" for node in group):
@@ -138,7 +133,6 @@ class StudentMember(Method, OneNetwork, Node):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """From "distilled-0", "student-2", "student-labels" or "student-bridged-1"."""
         match = re.fullmatch(r"distilled-(\d+)|student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
         if match is None or match[1]:
             return cls(int(match[1])) if match else None
@@ -149,7 +143,6 @@ class StudentMember(Method, OneNetwork, Node):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """The control that learns only labels, and students of cheaper teachers."""
         two = [cls(0, "modes", 2)] if recipe.modes > 2 else []
         return [cls(0, "labels"), *two, cls(0, "bridged")]
 
@@ -161,7 +154,6 @@ class StudentMember(Method, OneNetwork, Node):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """Each alone, and the first one of all modes in a cascade, followed by two of its teachers."""
         names = {"labels": "labels", "bridged": "DE-1 + bridges I"}
         rows = [
             Row(

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["same_architecture"]
-
 _PLAIN = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, torch.memory_format, type, range, slice)
 
 _WEIGHTS = ("training", "_parameters", "_buffers")

@@ -11,20 +11,6 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 
-__all__ = [
-    "DRAWN",
-    "BasicBlock",
-    "Block",
-    "BottleneckBlock",
-    "FilterResponseNorm",
-    "Norm",
-    "Padding",
-    "SameConv2d",
-    "conv",
-    "initialise",
-    "make_norm",
-]
-
 Norm: TypeAlias = Literal["frn", "bn"]
 
 

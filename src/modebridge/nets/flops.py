@@ -18,8 +18,6 @@ from modebridge.nets.quirks import on_copy, plain_attention
 from modebridge.nets.running import Tapped, arguments, call, feature_of
 from modebridge.types import Inputs
 
-__all__ = ["CallRecord", "ForwardTrace", "Shape", "counting", "examples", "feature_shapes", "invoke", "watch", "zeros"]
-
 Shape: TypeAlias = tuple[int, ...]
 """Shape of one image or feature, without the batch axis."""
 

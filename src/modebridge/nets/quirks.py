@@ -19,20 +19,6 @@ from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs, Params
 
-__all__ = [
-    "FAILED",
-    "WIDTH",
-    "check_weights",
-    "correct_conv_gradients",
-    "is_narrow",
-    "on_copy",
-    "plain_attention",
-    "tracing",
-    "unusual",
-    "version",
-    "without_side_effects",
-]
-
 T = TypeVar("T")
 
 _CHANGES: MutableMapping[object, dict[bool, bool]] = WeakKeyDictionary()

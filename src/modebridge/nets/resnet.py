@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets.blocks import BasicBlock, Block, BottleneckBlock, Norm, Padding, conv, initialise, make_norm
 
-__all__ = ["LAST_BLOCKS", "SPECS", "ResNet", "ResNetSpec", "last_blocks_tap", "resnet", "spec_of"]
-
 LAST_BLOCKS = 3
 """Number of blocks after the tap of the paper's bridges."""
 

@@ -18,20 +18,6 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.nets.quirks import correct_conv_gradients, tracing, version, without_side_effects
 from modebridge.types import Inputs, Params
 
-__all__ = [
-    "CudaGraph",
-    "Tapped",
-    "Taps",
-    "arguments",
-    "call",
-    "check_tap",
-    "feature_of",
-    "frozen_copy",
-    "logits_of",
-    "run",
-    "without_taps",
-]
-
 T = TypeVar("T")
 
 

@@ -18,9 +18,6 @@ from modebridge.nets.resnet import ResNet
 from modebridge.nets.running import check_tap
 from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["Inspection", "Tap", "find_taps", "listed_taps", "taps_to_read"]
-
-
 LISTS = (nn.Sequential, nn.ModuleList)
 
 BEST = 0.8

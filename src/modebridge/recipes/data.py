@@ -21,8 +21,6 @@ from modebridge.recipes.recipe import Recipe
 from modebridge.recipes.splits import NAMED, DataFacts, class_names, load_splits, pixels
 from modebridge.types import Inputs
 
-__all__ = ["RunData"]
-
 Feed: TypeAlias = Loader | Stream | PlacedLoader
 Split: TypeAlias = Literal["train", "valid", "test"]
 

@@ -20,8 +20,6 @@ from modebridge.recipes.splits import NAMED, DataFacts, facts_of
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 from modebridge.types import Inputs
 
-__all__ = ["Network", "check_recipe", "network_of"]
-
 
 @dataclass(frozen=True)
 class Network:

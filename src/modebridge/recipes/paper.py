@@ -9,8 +9,6 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig
 from modebridge.recipes.text import from_file
 
-__all__ = ["RECIPES", "find_recipe", "read_recipe"]
-
 DIGITS = Recipe(
     name="digits",
     about="UCI hand-written digits with pixel noise, carried in the package; a minute or two on two cores",

@@ -12,8 +12,6 @@ from modebridge.nets import Norm
 from modebridge.recipes.user_code import absolute, reference_to, split_reference
 from modebridge.training import PAPER_MIXUP, TrainConfig
 
-__all__ = ["FOLDER", "DataConfig", "Recipe", "Stage", "StageConfig", "located"]
-
 FOLDER = "folder:"
 """Prefix of the name of data in a folder of images sorted by class."""
 

@@ -38,8 +38,6 @@ from modebridge.recipes.recipe import FOLDER, DataConfig, Recipe, located
 from modebridge.recipes.splits import NAMED, load_splits
 from modebridge.recipes.user_code import split_reference
 
-__all__ = ["ShiftedData", "known_others"]
-
 LOGITS = 1_000_000
 """Maximum number of logits kept per member, corruption and severity: 10,000 images of 100 classes, 1,000 of 1,000."""
 OTHERS = 10_000

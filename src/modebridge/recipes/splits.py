@@ -17,8 +17,6 @@ from modebridge.nets import SPECS
 from modebridge.recipes.recipe import FOLDER, DataConfig, Recipe
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 
-__all__ = ["NAMED", "DataFacts", "class_names", "facts_of", "load_splits", "pixels"]
-
 PARTS = ("train", "valid", "test")
 
 

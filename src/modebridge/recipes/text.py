@@ -14,8 +14,6 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.recipe import Recipe, located
 from modebridge.recipes.user_code import load_file, run_file
 
-__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "to_toml"]
-
 T = TypeVar("T")
 
 LARGEST = 1_000_000

@@ -21,18 +21,6 @@ import numpy as np
 from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 
-__all__ = [
-    "USER",
-    "absolute",
-    "call_function",
-    "find_function",
-    "load_file",
-    "reference_to",
-    "run_file",
-    "seeded",
-    "split_reference",
-]
-
 USER = "modebridge_user_"
 """Prefix of the modules of users' files."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "GRAY", "MARKERS", "axes_of", "styled", "svg_of", "whole_ticks"]
-
 P = ParamSpec("P")
 
 GRAY = "#8a8f98"

@@ -15,17 +15,6 @@ from modebridge.report.tables import Cell
 from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
 from modebridge.training import Epoch
 
-__all__ = [
-    "bars_figure",
-    "correspondence_figure",
-    "cost_figure",
-    "dots_figure",
-    "lines_figure",
-    "profile_figure",
-    "reliability_figure",
-    "training_figure",
-]
-
 
 @styled
 def cost_figure(rows: Sequence[Row]) -> str:

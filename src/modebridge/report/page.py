@@ -21,8 +21,6 @@ from modebridge.report.tables import TERMS, StudyTable
 from modebridge.scoring import CurvePoint, LogitTable, Row, correspondence, reliability
 from modebridge.training import Epoch
 
-__all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "closed_gap", "page", "summary"]
-
 
 @dataclass(frozen=True)
 class Samples:

@@ -14,19 +14,6 @@ from modebridge.scoring import Row
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "TERMS",
-    "Cell",
-    "Column",
-    "StudyTable",
-    "as_dicts",
-    "cell_of",
-    "markdown_table",
-    "plain_table",
-    "study_table",
-    "terminal_table",
-]
-
 TERMS = {
     "FLOPs": "multiply-adds per image, relative to one network; for a cascade the average over the test images",
     "params, #Params": "number of parameters, relative to one network",

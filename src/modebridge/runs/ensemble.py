@@ -23,8 +23,6 @@ from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import ALL, LogitTable, advise
 
-__all__ = ["absent_weights", "ensemble_of"]
-
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
 
@@ -35,7 +33,6 @@ def ensemble_of(
     *,
     average_cost: float | None = None,
     threshold: float | None = None,
-    cascades: bool = False,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
 
@@ -45,7 +42,6 @@ def ensemble_of(
             networks.
         average_cost: average cost of a cascade, in networks: its threshold is chosen on the validation split.
         threshold: threshold of a cascade, used instead of `average_cost`.
-        cascades: whether `advise` may recommend a cascade.
 
     Returns:
         The ensemble, and what `export` and `share_run` need to know about it: example, names, classes, scores, about,
@@ -56,10 +52,7 @@ def ensemble_of(
     answers = read_answers(run)
     named = bool(members)
     if not members:
-        chosen = advise(answers, BUDGET, cascades=cascades).chosen
-        members = chosen.members
-        if average_cost is None and threshold is None:
-            threshold = chosen.threshold
+        members = advise(answers, BUDGET).chosen.members
     names = _ordered(answers, members)
     if average_cost is not None:
         if named and len(names) < 2 and average_cost >= 1:

@@ -9,8 +9,6 @@ from typing import Any
 from modebridge.members import Node, Setting, key_of
 from modebridge.runs.store import Store
 
-__all__ = ["Graph", "Job"]
-
 
 @dataclass(frozen=True)
 class Job:

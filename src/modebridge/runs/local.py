@@ -19,8 +19,6 @@ from modebridge.members import ArtefactData, Parents, Setting
 from modebridge.runs.graph import Job
 from modebridge.training import Checkpoints, Epoch
 
-__all__ = ["Executor", "JobReport", "Local", "machine", "make_job"]
-
 EVERY = 10.0
 """Seconds between two checkpoints."""
 

@@ -34,17 +34,6 @@ from modebridge.scoring import curve_profile
 from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs
 
-__all__ = [
-    "CurveProfile",
-    "Labels",
-    "Logits",
-    "MemberLogits",
-    "SampleImages",
-    "everything_in",
-    "load",
-    "predict",
-]
-
 POSITIONS = 11
 """Number of networks to score on each curve."""
 SAMPLES = 6

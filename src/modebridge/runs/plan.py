@@ -18,22 +18,6 @@ from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import Effort
 
-__all__ = [
-    "GIVEN",
-    "begin",
-    "check_folder",
-    "effort_of",
-    "existing",
-    "facts_for",
-    "find_modes",
-    "find_recipe_of",
-    "given_keys",
-    "given_modes_of",
-    "keep_facts",
-    "recipe_in",
-    "setting_for",
-]
-
 DATA, GIVEN = "data.json", "given.json"
 
 

@@ -23,8 +23,6 @@ from modebridge.runs.graph import Job
 from modebridge.runs.local import EVERY, Executor, JobReport, make_job
 from modebridge.training import Epoch
 
-__all__ = ["LOCAL", "OnRay"]
-
 LOCAL = "ray"
 """The address that starts a Ray on this machine."""
 RETRIES = 20
@@ -113,7 +111,6 @@ class OnRay(Executor):
     def execute(
         self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
     ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
-        """Submit all jobs; after a failure, those that are running finish first."""
         data = setting.data
         sent = pickle.dumps(replace(setting, device=self.device or "auto"))
         about = _versions(), (data.learned_from, data.scored_on), None if work is None else str(work.absolute())

@@ -18,8 +18,6 @@ from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
 
-__all__ = ["curve_warnings", "gather", "main_rows", "missing_members", "read_answers", "table_of", "write_page"]
-
 
 def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
     """The table of a run: deep ensembles first, then the rows of every kind of member whose members all exist."""

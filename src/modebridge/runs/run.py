@@ -38,8 +38,6 @@ from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Run", "run_recipe", "write_results"]
-
 
 class Run:
     """A recipe with its data, a store for its artefacts, and an executor.

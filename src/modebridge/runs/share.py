@@ -16,8 +16,6 @@ from modebridge.runs.ensemble import ensemble_of
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import LogitTable, Row, Scored
 
-__all__ = ["SharedFolder", "share_run"]
-
 DATA = {
     "digits": ("UCI hand-written digits", ""),
     "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),

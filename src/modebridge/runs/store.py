@@ -25,8 +25,6 @@ from modebridge.files.atomic import (
     write_folder,
 )
 
-__all__ = ["RECIPE", "RESULTS", "Artefact", "Memory", "RunFolder", "Store"]
-
 RECIPE, RESULTS = "recipe.toml", "results.json"
 Artefact: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 """Tensors and metadata."""

@@ -3,7 +3,7 @@
 from modebridge.scoring.advise import Advice, Effort, advise
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
 from modebridge.scoring.correspondence import Correspondence, correspondence, kl, r2
-from modebridge.scoring.cost import Cost, CostConvention, combination_cost, cost, feature_shapes, module_cost
+from modebridge.scoring.cost import Cost, CostConvention, combination_cost, cost, module_cost
 from modebridge.scoring.detection import auroc, fpr_at
 from modebridge.scoring.evaluate import evaluate, predict
 from modebridge.scoring.logit_table import ALL, LogitTable, Split
@@ -55,7 +55,6 @@ __all__ = [
     "dee",
     "ece",
     "evaluate",
-    "feature_shapes",
     "fpr_at",
     "hits",
     "interval_of",

@@ -16,8 +16,6 @@ from modebridge.scoring.logit_table import ALL, LogitTable
 from modebridge.scoring.scores import nll
 from modebridge.scoring.table import Scored
 
-__all__ = ["Advice", "Effort", "advise"]
-
 Names: TypeAlias = tuple[str, ...]
 
 WIDTH, NARROW = 128, 4

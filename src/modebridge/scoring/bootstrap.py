@@ -9,8 +9,6 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Interval", "bootstrap_mean", "interval_of", "resampled_means"]
-
 Interval: TypeAlias = tuple[float, float]
 """Lower and upper bound."""
 

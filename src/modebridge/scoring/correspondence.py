@@ -13,8 +13,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.matching import kl_divergence
 from modebridge.scoring.scores import check_probabilities
 
-__all__ = ["Correspondence", "correspondence", "kl", "r2"]
-
 
 def r2(
     target: Tensor, prediction: Tensor, average: Literal["variance_weighted", "uniform"] = "variance_weighted"

@@ -18,8 +18,6 @@ from modebridge.nets.flops import counting, examples, feature_shapes, invoke
 from modebridge.nets.quirks import on_copy
 from modebridge.types import Inputs
 
-__all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
-
 CostConvention: TypeAlias = Literal["counted", "paper"]
 
 PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["auroc", "fpr_at"]
-
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """The area under the ROC curve: P(a > b) + P(a = b) / 2 for scores a of the data set and b of other samples.

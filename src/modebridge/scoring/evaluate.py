@@ -20,8 +20,6 @@ from modebridge.scoring.cost import Cost, cost
 from modebridge.scoring.table import Scored
 from modebridge.types import Batches, Inputs
 
-__all__ = ["evaluate", "predict"]
-
 
 class Exported(Protocol):
     """A file of an ensemble, as `DeployedEnsemble` loads it: predicts, and knows its cost."""

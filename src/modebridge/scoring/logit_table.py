@@ -16,8 +16,6 @@ from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import dee, surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
 
-__all__ = ["ALL", "LogitTable", "Split"]
-
 ALL = 2.0
 """A threshold above any confidence: every image uses all members."""
 

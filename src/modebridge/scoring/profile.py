@@ -18,8 +18,6 @@ from modebridge.scoring.evaluate import predict
 from modebridge.scoring.scores import accuracy, nll
 from modebridge.types import Batches
 
-__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile"]
-
 
 @dataclass(frozen=True)
 class CurvePoint:

@@ -12,20 +12,6 @@ from torch import Tensor
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, plural
 
-__all__ = [
-    "Reliability",
-    "accuracy",
-    "brier",
-    "check",
-    "check_probabilities",
-    "dee",
-    "ece",
-    "hits",
-    "nll",
-    "reliability",
-    "surprisals",
-]
-
 SLACK = 1e-3
 """Maximum distance of a row's sum from 1, unless the dtype is coarser (bfloat16: 1/128)."""
 

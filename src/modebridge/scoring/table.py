@@ -14,8 +14,6 @@ from modebridge.scoring.bootstrap import Interval, interval_of, resampled_means
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals
 
-__all__ = ["MemberCost", "Row", "Scored"]
-
 
 @dataclass(frozen=True)
 class MemberCost:

@@ -11,8 +11,6 @@ from modebridge.runs import Run
 from modebridge.scoring import Row
 from modebridge.studies.sheet import COLUMNS, answers_of, paper_numbers, score_cells
 
-__all__ = ["comparison_study"]
-
 _ONES = ("I-0-1-small", "I-0-2-small", "I-0-3-small")
 
 PAPER_ROWS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -9,8 +9,6 @@ from modebridge.runs import Run
 from modebridge.scoring import correspondence
 from modebridge.studies.sheet import COLUMNS, Sheet, answers_of, midpoint, modes, paper_numbers
 
-__all__ = ["correspondence_study", "r_ablation", "r_position"]
-
 
 def correspondence_study(run: Run) -> tuple[list[StudyTable], str]:
     """Agreement between bridges and curves: R2 and KL to the midpoint of a curve, on the test split."""

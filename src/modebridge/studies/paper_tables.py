@@ -11,8 +11,6 @@ from modebridge.runs import Run
 from modebridge.scoring import accuracy, r2
 from modebridge.studies.sheet import COLUMNS, Names, Sheet, answers_of, midpoint, modes, runs
 
-__all__ = ["bridge_size", "mode_choice", "swa", "type1", "type2", "type_mix"]
-
 SIZES = {"small": "sm", "medium": "md"}
 """The sizes of bridges, and what the paper calls them."""
 

@@ -14,8 +14,6 @@ from modebridge.report import Cell, Column, StudyTable, cell_of
 from modebridge.runs import Run
 from modebridge.scoring import LogitTable, Scored, dee
 
-__all__ = ["COLUMNS", "Names", "Sheet", "answers_of", "midpoint", "modes", "paper_numbers", "runs", "score_cells"]
-
 Names: TypeAlias = Sequence[str]
 """The names of some members."""
 

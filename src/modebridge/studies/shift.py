@@ -23,8 +23,6 @@ from modebridge.scoring import LogitTable, Row, auroc, bootstrap_mean, fpr_at, s
 from modebridge.studies.sheet import score_cells
 from modebridge.training import TrainConfig
 
-__all__ = ["ShiftedLogits", "shift_study", "shifted_tables"]
-
 EVERY = tables_of(CORRUPTED)
 """All corrupted tables; all corruptions and severities have equal weight."""
 STEPS = {"clean": ["clean"], **{str(step): [f"{name}-{step}" for name in CORRUPTIONS] for step in SEVERITIES}}

@@ -34,8 +34,6 @@ from modebridge.training.engine import Engine
 from modebridge.training.fit import run_training
 from modebridge.types import Batch, Batches
 
-__all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "Fit", "fit_bridge", "fit_many", "training_accuracy"]
-
 PAPER_MIXUP = 0.4
 """The paper's alpha of mixup."""
 BEST_CUTMIX = 1.0

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from modebridge.training.config import TrainConfig
     from modebridge.training.loop import TaskRun
 
-__all__ = ["Checkpoints", "Position", "fingerprint"]
-
 
 NOTHING = torch.zeros(0)
 

@@ -24,20 +24,6 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = [
-    "Checked",
-    "check_batches",
-    "check_mixing",
-    "check_pairing",
-    "check_train",
-    "classes_of",
-    "held_out",
-    "least_for_bridges",
-    "runs_on",
-    "stale_statistics",
-    "trainable",
-]
-
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
 

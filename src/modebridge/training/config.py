@@ -13,8 +13,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.epochs import Epoch
 
-__all__ = ["DEFAULT", "TrainConfig"]
-
 MOST = 10**6
 """Upper limit for epochs and for every rate."""
 SEEDS = 2**62

@@ -19,8 +19,6 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.processes import ALONE, Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
-__all__ = ["Engine"]
-
 PROGRAMS = 512
 """How many programs one process may compile: more than a study has bridges."""
 

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Epoch", "Report", "TensorBoard"]
-
 
 @dataclass(frozen=True)
 class Epoch:

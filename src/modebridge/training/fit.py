@@ -13,7 +13,7 @@ from torch import nn
 
 from modebridge import seeds, trees
 from modebridge.baselines import Baseline
-from modebridge.batches import go_to_epoch
+from modebridge.batches import go_to_epoch, is_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, refresh_statistics
@@ -33,8 +33,6 @@ from modebridge.training.epochs import Epoch
 from modebridge.training.loop import Task
 from modebridge.training.loop import train as run_loop
 from modebridge.types import Batch, Batches, Objective, State, States
-
-__all__ = ["fit_curve", "fit_curves", "fit_modes", "refreshed", "run_training"]
 
 RISEN, OVERSHOOT = 2.0, 50
 """Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
@@ -67,7 +65,8 @@ def fit_modes(
         seeds: one seed per network; by default `config.seed` and up.
         valid: held-out data for `config.keep == "best"`.
     """
-    loaders: Sequence[Batches] = train if isinstance(train, Sequence) else [train] * len(nets)
+    one_for_all = not isinstance(train, Sequence) or any(is_batch(item) for item in train[:1])
+    loaders: Sequence[Batches] = [train] * len(nets) if one_for_all else train  # type: ignore[list-item,assignment]
     check_pairing(nets, loaders, "networks")
     seeds = _seeds(seeds, config, len(nets))
     engine = Engine.of(config, nets[0])

@@ -13,8 +13,6 @@ from modebridge.nets import CudaGraph
 from modebridge.training.step import Noise, Step
 from modebridge.types import Batch, Draw
 
-__all__ = ["Fed", "StepGraph"]
-
 Fed: TypeAlias = tuple[Batch, Draw]
 """The input of one task in a step, on the device."""
 

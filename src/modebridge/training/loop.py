@@ -25,8 +25,6 @@ from modebridge.training.graphs import Fed, StepGraph
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
 
-__all__ = ["Task", "TaskRun", "train"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -15,8 +15,6 @@ from torch import Tensor
 from modebridge.batches import rows_of
 from modebridge.types import Batch
 
-__all__ = ["ALONE", "Processes", "launched", "leave"]
-
 
 class Processes:
     """A single process; the base class for groups of processes.

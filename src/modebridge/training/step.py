@@ -14,8 +14,6 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Params, Prepared, Program, State
 
-__all__ = ["FlatLayout", "Forward", "Noise", "Step", "make_forward", "sgd_"]
-
 ALIGN = 64
 """Every parameter starts at a multiple of this many elements, so that vector loads stay aligned."""
 

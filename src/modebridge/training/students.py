@@ -22,8 +22,6 @@ from modebridge.training.engine import Engine
 from modebridge.training.fit import refreshed, run_training
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["distill", "fit_students", "fresh_mode"]
-
 STUDENT_MIXUP = 1.0
 """The default alpha of mixup."""
 
