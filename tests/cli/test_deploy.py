@@ -49,7 +49,7 @@ def lines(answer):
 
 def test_what_export_says(made):
     root, answer, _ = made
-    assert "Members: mode-0 + I-0-1-small + I-0-2-small (elastic, 0 to 2 bridges)" in answer.stdout.replace("\n", " ")
+    assert "Members: mode-0 + I-0-1-small + I-0-2-small (with 0 to 2 bridges)" in answer.stdout.replace("\n", " ")
     assert "Parity: the file's probabilities are within" in answer.stdout
     meta = DeployedEnsemble.load(root / "fast.onnx").meta
     assert meta["about"].startswith("digits, seed 0")
