@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -217,13 +218,13 @@ def test_a_real_server_is_stopped_gently(little_onnx, number):
         try:
             said = server.stderr.readline()
             assert said.startswith(f"Serving {little_onnx} at http://127.0.0.1:{port}/predict")
-            link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            link.request("GET", "/health")
-            assert link.getresponse().read() == b"ok"
-            link.request("POST", "/predict", png(PIXELS))
-            time.sleep(0.1)  # it waits for others
-            server.send_signal(number)
-            assert "class" in json.loads(link.getresponse().read())
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as link:
+                link.request("GET", "/health")
+                assert link.getresponse().read() == b"ok"
+                link.request("POST", "/predict", png(PIXELS))
+                time.sleep(0.1)  # it waits for others
+                server.send_signal(number)
+                assert "class" in json.loads(link.getresponse().read())
             assert server.wait(30) == 0
             assert server.stdout.read() + server.stderr.read() == ""
         finally:
