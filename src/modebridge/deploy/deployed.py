@@ -68,16 +68,15 @@ class DeployedEnsemble:
                 raise ModebridgeError(
                     f"Expected '{place}' to be a file, but it {what}; create it with `modebridge export`."
                 )
+            if place.suffix == ".onnx":
+                needs_onnx("onnxruntime")
             check_intact(place)
         except OSError as error:
             raise ModebridgeError(
                 f"Expected to read '{place}', but got '{error.strerror}'; check its name and permissions."
             ) from error
-        onnx = place.suffix == ".onnx"
-        if onnx:
-            needs_onnx("onnxruntime")
         try:
-            return cls(place, *(_onnx(place, threads) if onnx else _pt2(place)))
+            return cls(place, *(_onnx(place, threads) if place.suffix == ".onnx" else _pt2(place)))
         except ModebridgeError:
             raise
         except Exception as error:
