@@ -75,6 +75,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "torchvision densenet": lambda: torchvision.models.DenseNet(8, (2, 2, 2), 16, num_classes=3),
+    "torchvision mobilenet": lambda: torchvision.models.mobilenet_v2(num_classes=3, width_mult=0.25),
+    "as VGG": lambda: nn.Sequential(
+        torchvision.models.vgg.make_layers([8, "M", 12, "M"], batch_norm=True),
+        nn.AdaptiveAvgPool2d(7),
+        nn.Flatten(),
+        nn.Sequential(nn.Linear(12 * 49, 20), nn.ReLU(True), nn.Dropout(), nn.Linear(20, 3)),
+    ),
     "torchvision shufflenet": lambda: torchvision.models.shufflenet_v2_x0_5(num_classes=3),
     "torchvision swin": lambda: torchvision.models.SwinTransformer(
         [2, 2], 24, [2, 2], [2, 4], [4, 4], num_classes=3, stochastic_depth_prob=0.0

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from modebridge.alignment.by_activations import activation_similarity
-from modebridge.alignment.by_weights import (
-    Similarity,
-    Spec,
-    from_spec,
-    match_by_weights,
-    quality,
-    solve,
-    weight_similarity,
-)
+from modebridge.alignment.by_activations import correlations
+from modebridge.alignment.by_weights import Spec, assign, cosines, from_spec, match_by_weights
 from modebridge.alignment.groups import Groups, Permutations
 from modebridge.alignment.proof import prove, sample
 from modebridge.alignment.trace import trace
@@ -82,12 +74,12 @@ class Alignment:
     @property
     def quality_before(self) -> float:
         """Mean similarity of units at the same index, over all units, before aligning."""
-        return _mean([match.before for match in self.matches], self.matches)
+        return _mean([(match.before, match.size) for match in self.matches])
 
     @property
     def quality_after(self) -> float:
         """Mean similarity of units at the same index, over all units, after aligning."""
-        return _mean([match.after for match in self.matches], self.matches)
+        return _mean([(match.after, match.size) for match in self.matches])
 
     def __str__(self) -> str:
         measure = "correlation" if self.by == "activations" else "cosine of weights"
@@ -173,25 +165,26 @@ def align(
     bare, mine, theirs = frozen_copy(net).to(device), a.to(device), b.to(device)
     few = [map_inputs(lambda tensor: tensor.to(device), inputs) for inputs in looked]
     groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
+    identity = groups.identity()
     if by == "weights":
         permutations = match_by_weights(groups, mine.params, theirs.params)
-        moved = groups.permute(theirs.params, permutations)
-        old, new = (weight_similarity(groups, mine.params, params) for params in (theirs.params, moved))
-        matches = _matches(groups, permutations, old, new, groups.identity())
+        before = cosines(groups, mine.params, theirs.params)
+        after = cosines(groups, mine.params, groups.permute(theirs.params, permutations))
     else:
         with tqdm(total=images, desc="activations", unit="img", disable=hidden) as bar:
-            similarity = activation_similarity(
-                groups, mine.load(bare), theirs.load(bare), _fed(data, device), images, bar.update
-            )
-        permutations = groups.identity()
-        for root in groups.roots():
-            permutations.update(solve(groups, root, similarity))
-        matches = _matches(groups, permutations, similarity.plain, similarity.plain, permutations)
-        groups = replace(groups, stopped=(*groups.stopped, *similarity.stopped))
+            found = correlations(groups, mine.load(bare), theirs.load(bare), _fed(data, device), images, bar.update)
+        permutations = identity | {number: assign(table) for number, table in found.similarity().items()}
+        before, after = found.quality(identity), found.quality(permutations)
+        groups = replace(groups, stopped=(*groups.stopped, *found.stopped))
+    matches = tuple(
+        Match(group.name, group.size, before[k], after[k], int((permutations[k] != identity[k]).sum()))
+        for k, group in groups.groups.items()
+        if k in before
+    )
     # Permute the original tensors, so that they stay on their device.
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
-    difference = prove(bare, theirs, aligned.to(device), few, training=groups.training)
-    before = after = None
+    difference = prove(bare, theirs, aligned.to(device), few)
+    first = last = None
     if held:
         batches = list(_fed(held, device))
         straight, nearer = (Curve.line(mine, end.to(device), 0) for end in (b, aligned))
@@ -202,8 +195,8 @@ def align(
             for line, r in tqdm(places, desc="barriers", disable=hidden)
             for point in curve_profile(bare, line, batches, [r], batches)
         ]
-        before, after = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
-    return Alignment(aligned, by, difference, before, after, matches, permutations, groups)
+        first, last = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
+    return Alignment(aligned, by, difference, first, last, matches, permutations, groups)
 
 
 def _fed(data: Batches, device: torch.device | str) -> Iterator[Batch]:
@@ -213,28 +206,6 @@ def _fed(data: Batches, device: torch.device | str) -> Iterator[Batch]:
         yield map_inputs(lambda tensor: tensor.to(device), inputs), labels.to(device)
 
 
-def _matches(
-    groups: Groups, permutations: Permutations, before: Similarity, after: Similarity, matched: Permutations
-) -> tuple[Match, ...]:
-    matches = []
-    for number, group in groups.groups.items():
-        old, new = before(group), after(group)
-        if old is None or new is None:
-            continue
-        permutation = groups.flat(number, permutations)
-        n = len(permutation)
-        matches.append(
-            Match(
-                group.name,
-                n,
-                quality(old.reshape(n, n), torch.arange(n)),
-                quality(new.reshape(n, n), groups.flat(number, matched)),
-                int((permutation != torch.arange(n)).sum()),
-            )
-        )
-    return tuple(matches)
-
-
-def _mean(values: Sequence[float], matches: Sequence[Match]) -> float:
-    known = [(value, match.size) for value, match in zip(values, matches, strict=True) if not math.isnan(value)]
+def _mean(values: Sequence[tuple[float, int]]) -> float:
+    known = [(value, size) for value, size in values if not math.isnan(value)]
     return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.alignment.groups import Group, Groups
-from modebridge.alignment.passes import Contraction, Point, contractions
-from modebridge.alignment.units import points_of, units_of
+from modebridge.alignment.groups import Groups, Permutations, Place, Point, Reason
+from modebridge.alignment.trace import observe
 from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batches, Inputs
@@ -28,130 +27,138 @@ CHUNK = 64
 MEMORY = 2**30
 """Maximum bytes of one network's activations that are held for comparison with the other's."""
 
+Key: TypeAlias = tuple[int, Point]
 
-@torch.no_grad()
-def activation_similarity(
+
+def correlations(
     groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int, progress: Callable[[int], object]
 ) -> Correlations:
-    """Correlations of all units of `a` with all of `b`, averaged over the points where a group is observed.
-
-    Units are observed where they enter a weight (after norm and activation function, as in the paper), or, if they
-    never do, such as queries and keys, where they leave one. A point that an image reaches in only one of the networks
-    (an expert) cannot be compared and is left out. `progress` is called with the number of images of every batch.
-    """
-    correlations = Correlations(groups)
+    """Correlations of all units of `a` with all of `b`; `progress` is called with the number of images per batch."""
+    found = Correlations(groups)
     seen, chunk = 0, 0
     for inputs, labels in data:
         count = min(len(labels), images - seen)
         if count > 0 and not chunk:
-            each = correlations.size(a, take_rows(inputs, torch.tensor([0, 0]))) // 2
+            pair = found.activations(a, take_rows(inputs, torch.tensor([0, 0]))).values()
+            each = sum(units.numel() * units.element_size() for units in pair) // 2
             chunk = max(2, min(CHUNK, MEMORY // max(each, 1)))
         for start in range(0, count, chunk or 1):
             end = min(start + chunk, count)
             # Repeat a single image: torch uses other code paths for a batch of one.
             rows = torch.arange(start, end) if end > start + 1 else torch.tensor([start, start])
-            correlations.add(a, b, take_rows(inputs, rows))
+            found.add(a, b, take_rows(inputs, rows))
         seen += max(count, 0)
         progress(max(count, 0))
         if seen >= images:
             break
     if seen == 0:
         raise ModebridgeError("Expected data to match activations on, but got no image; pass the training data.")
-    return correlations
+    return found
 
 
 class Correlations:
-    """Correlations of every unit of one network with every unit of another, from forward passes; a `Similarity`."""
+    """Correlations of all units of two networks, over the points where each group is observed.
+
+    Units are observed where they enter a weight (after norm and activation function, as in the paper), or, if they
+    never do, where they leave one. A point that the images reach in only one of the networks (an expert) cannot be
+    compared and is left out.
+    """
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._points = {number: points_of(groups, number) for number in groups.groups}
-        self._sums = {(n, point): _Sums() for n, sides in self._points.items() for side in sides for point in side}
-        self._groups_at: dict[Point, list[int]] = {}
-        for number, point in self._sums:
-            self._groups_at.setdefault(point, []).append(number)
+        self._places = {point: _by_group(places) for point, places in groups.points.items()}
+        self._sums: dict[Key, _Sums] = {}
+        self._apart: set[Key] = set()
 
-    def __call__(self, group: Group) -> Tensor | None:
-        """The similarity by which units are matched."""
-        into, out_of = self._sums_of(group.number)
-        if not into and not out_of:
-            return None
-        total = _mean(into or out_of)
-        if into and out_of:
-            # Units that are constant or identical after the activation function are distinguished before it.
-            total = total + TIE * _mean(out_of)
-        return self._groups.shaped(group, total)
-
-    def plain(self, group: Group) -> Tensor | None:
-        """The quality of a match: the mean correlation over the points where at least one of two units varies."""
-        into, out_of = self._sums_of(group.number)
-        if not into and not out_of:
-            return None
-        found = [sums.correlation() for sums in into or out_of]
-        varying = torch.stack([table.masked_fill(constant, math.nan) for table, constant in found])
-        return self._groups.shaped(group, varying.nanmean(dim=0))
-
-    @property
-    def stopped(self) -> list[tuple[str, str]]:
-        """Why groups that were observed but could not be compared stay in place, and where each starts."""
-        reasons = {group.name: self._lost(number) for number, group in self._groups.groups.items()}
-        return [(reason, name.rpartition(".")[0] or name) for name, reason in reasons.items() if reason is not None]
-
-    def size(self, net: nn.Module, inputs: Inputs) -> int:
-        """Bytes of the activations of a pass."""
-        held = self._activations(net, inputs)
-        return sum(units.numel() * units.element_size() for units in held.values() if units is not None)
-
+    @torch.no_grad()
     def add(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
         """Add the activations of both networks on the same images."""
-        held = self._activations(a, inputs)
+        mine = self.activations(a, inputs)
 
-        def compare(key: tuple[int, Point], theirs: Tensor | None) -> None:
-            mine = held.pop(key, None)
-            if mine is None or theirs is None or mine.shape != theirs.shape:
-                # Not the same images as in the other network: units cannot be compared here.
-                self._sums.pop(key, None)
-            elif key in self._sums:
-                self._sums[key].add(mine, theirs)
+        def compare(key: Key, theirs: Tensor) -> None:
+            own = mine.pop(key, None)
+            if own is None or own.shape != theirs.shape:
+                # Not the same images as in the other network.
+                self._apart.add(key)
+            else:
+                self._sums.setdefault(key, _Sums()).add(own, theirs)
 
-        contractions(b, inputs, partial(self._see, compare))
-        for key in held:
-            self._sums.pop(key, None)
+        self._read(b, inputs, compare)
+        self._apart.update(mine)
+
+    def activations(self, net: nn.Module, inputs: Inputs) -> dict[Key, Tensor]:
+        """The activations of a pass by group and point: units in rows, samples in columns."""
+        found: dict[Key, Tensor] = {}
+        self._read(net, inputs, found.__setitem__)
+        return found
+
+    def similarity(self) -> dict[int, Tensor]:
+        """The similarities by which units are matched, for every group that can be compared."""
+        tables = {}
+        for number in self._groups.groups:
+            into, out_of = self._sums_of(number)
+            if into or out_of:
+                tables[number] = _mean(into or out_of)
+            if into and out_of:
+                # Units that are constant or identical after the activation function are distinguished before it.
+                tables[number] = tables[number] + TIE * _mean(out_of)
+        return tables
+
+    def quality(self, permutations: Permutations) -> dict[int, float]:
+        """The mean correlation of matched units, by group, over the points where at least one of the two varies."""
+        means = {}
+        for number in self._groups.groups:
+            into, out_of = self._sums_of(number)
+            found = [sums.correlation() for sums in into or out_of]
+            if found:
+                table = torch.stack([r.masked_fill(still, math.nan) for r, still in found]).nanmean(dim=0).cpu()
+                means[number] = float(table[torch.arange(len(table)), permutations[number]].nanmean())
+        return means
+
+    @property
+    def stopped(self) -> list[Reason]:
+        """Groups that stay in place because there is no point where the networks can be compared."""
+        lost = {number for number, _ in self._apart if not any(self._sums_of(number))}
+        names = [group.name for number, group in self._groups.groups.items() if number in lost]
+        return [("images that the two networks route differently", name.rpartition(".")[0] or name) for name in names]
 
     def _sums_of(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
         """The sums of a group at the inputs of weights and at their outputs."""
+        keys = [(number, point) for point in self._groups.points]
         into, out_of = (
-            [sums for point in side if (sums := self._sums.get((number, point))) is not None and not sums.empty]
-            for side in self._points[number]
+            [self._sums[key] for key in keys if key in self._sums and key not in self._apart and key[1][2] is entering]
+            for entering in (True, False)
         )
         return into, out_of
 
-    def _lost(self, number: int) -> str | None:
-        """Why a group cannot be compared anywhere; None if it can."""
-        points = [point for side in self._points[number] for point in side]
-        if not points or any(self._sums_of(number)):
-            return None
-        if all((number, point) in self._sums for point in points):
-            return "weights that no image reached"
-        return "images that the two networks route differently"
+    def _read(self, net: nn.Module, inputs: Inputs, take: Callable[[Key, Tensor], None]) -> None:
+        def see(point: Point, tensor: Tensor) -> None:
+            for number, places in self._places.get(point, {}).items():
+                take((number, point), _units(tensor, places))
 
-    def _activations(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, Point], Tensor | None]:
-        held: dict[tuple[int, Point], Tensor | None] = {}
-        contractions(net, inputs, partial(self._see, held.__setitem__))
-        return held
+        observe(net, inputs, see)
 
-    def _see(
-        self,
-        take: Callable[[tuple[int, Point], Tensor | None], None],
-        contraction: Contraction,
-        side: int,
-        operand: Tensor,
-        result: Tensor,
-    ) -> None:
-        for point, tensor in (((contraction, side), operand), ((contraction, None), result)):
-            for number in self._groups_at.get(point, ()):
-                if (number, point) in self._sums:
-                    take((number, point), units_of(self._groups, number, tensor, self._groups.points[point]))
+
+def _by_group(places: Sequence[Place]) -> dict[int, list[Place]]:
+    """The groups of a tensor; none if two dimensions have units, whose order differs between networks."""
+    if len({place.dim for place in places}) != 1:
+        return {}
+    return {number: [place for place in places if place.group == number] for number in {p.group for p in places}}
+
+
+def _units(tensor: Tensor, places: Sequence[Place]) -> Tensor:
+    """Units in rows, samples in columns; if a group has several blocks on a dimension, they are concatenated."""
+    dim = places[0].dim
+    if tensor.dim() == 4 and dim == 1 and min(tensor.shape[2:]) > 32:
+        # Every second pixel of maps over 32 pixels wide, every fourth of those over 128, as the authors do.
+        step = 4 if min(tensor.shape[2:]) > 128 else 2
+        tensor = tensor[:, :, ::step, ::step]
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        # Half precision is for the forward pass, not for what is computed from it here.
+        tensor = tensor.float()
+    moved = torch.view_as_real(tensor).movedim(dim, 0) if tensor.is_complex() else tensor.movedim(dim, 0)
+    blocks = [moved.narrow(0, int(rows[0, 0]), rows.numel()).reshape(len(rows), -1) for _, _, rows in places]
+    return torch.cat(blocks, dim=1)
 
 
 def _mean(sums: Sequence[_Sums]) -> Tensor:
@@ -165,11 +172,6 @@ class _Sums:
         self._parts: list[Tensor] = []
         self._shifts: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was added."""
-        return not self._parts
-
     def add(self, a: Tensor, b: Tensor) -> None:
         """Add activations with units in rows and samples in columns, the same samples for both."""
         if self._shifts is None:
@@ -182,7 +184,7 @@ class _Sums:
         self._parts = [x + y.double() for x, y in zip(old, new, strict=True)]
 
     def correlation(self) -> tuple[Tensor, Tensor]:
-        """The mean product of standardised activations, 0 for constant units; and where both units are constant."""
+        """The mean product of standardized activations, 0 for constant units; and where both units are constant."""
         n, a, b, aa, bb, ab = self._parts
         assert self._shifts is not None
         deviations, constants = [], []

@@ -3,73 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from modebridge.alignment.groups import Dim, Group, Groups, Place, leaves, places
-from modebridge.alignment.passes import has_units
+from modebridge.alignment.groups import Group, Groups, Permutations, Place
 from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
-Similarity: TypeAlias = Callable[[Group], Tensor | None]
-"""Similarities of all units of two networks: (n, n), or (outer, n, outer, n) for a group inside another."""
+SWEEPS = 50
+"""Maximum number of sweeps over all groups."""
 
 
-def assign(similarity: Tensor) -> tuple[Tensor, float]:
-    """The one-to-one assignment with the largest sum of similarities (Hungarian), and that sum.
+def assign(similarity: Tensor) -> Tensor:
+    """The one-to-one assignment with the largest sum of similarities (Hungarian).
 
-    >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))[0]
+    >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
     tensor([1, 0])
     """
     # Imported here: it takes half a second, and most programs do not need it.
     from scipy.optimize import linear_sum_assignment
 
-    table = similarity.double().cpu().numpy()
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return torch.from_numpy(np.asarray(columns)), float(table[rows, columns].sum())
-
-
-def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tensor]:
-    """The permutations of one of `groups.roots()` and of the groups inside it.
-
-    For units that contain others (a head with its channels), the similarity includes that of the best assignment of
-    their contents.
-    """
-    group = groups.groups[number]
-    best = torch.zeros(group.size, group.size, dtype=torch.float64)
-    chosen: dict[int, list[list[Tensor]]] = {}
-    for inner in groups.inner(number):
-        contents = similarity(inner)
-        if contents is not None:
-            options = [[assign(contents[row, :, k]) for k in range(group.size)] for row in range(group.size)]
-            best += torch.tensor([[worth for _, worth in line] for line in options], dtype=torch.float64)
-            chosen[inner.number] = [[permutation for permutation, _ in line] for line in options]
-    table = similarity(group)
-    if table is None and not chosen:
-        # Nothing is known about these units: they stay in place.
-        return {number: torch.arange(group.size)}
-    permutation, _ = assign(best if table is None else table.double().cpu() + best)
-    permutations = {number: permutation}
-    for key, found in chosen.items():
-        permutations[key] = torch.stack([found[row][column] for row, column in enumerate(permutation.tolist())])
-    return permutations
-
-
-def quality(similarity: Tensor, permutation: Tensor) -> float:
-    """The mean similarity of matched units; pairs without one (NaN) are left out.
-
-    >>> quality(torch.eye(2), torch.tensor([1, 0]))
-    0.0
-    """
-    return float(similarity.double().cpu()[torch.arange(len(permutation)), permutation].nanmean())
-
-
-SWEEPS = 50
-"""Maximum number of sweeps over all groups."""
+    _, columns = linear_sum_assignment(similarity.double().cpu().numpy(), maximize=True)
+    return torch.from_numpy(np.asarray(columns))
 
 
 def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
@@ -78,80 +37,65 @@ def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
     The first sweep uses only weights whose other groups are already matched, starting at the inputs, whose order is
     known. Later sweeps use all weights, until nothing changes.
     """
-    known = {number: places(groups, number) for number in groups.groups}
     permutations = groups.identity()
-    solved: set[int] = set()
-    for number in groups.roots():
-        family = {number, *(inner.number for inner in groups.inner(number))}
-        permutations.update(solve(groups, number, _table(groups, known, a, b, permutations, solved | family)))
-        solved |= family
+    known: set[int] = set()
+    for number in groups.groups:
+        known.add(number)
+        permutations |= _matched(number, _products(groups, number, a, b, permutations, known))
     for _ in range(SWEEPS):
-        before = {number: permutation.clone() for number, permutation in permutations.items()}
-        for number in groups.roots():
-            permutations.update(solve(groups, number, _table(groups, known, a, b, permutations, None)))
+        before = dict(permutations)
+        for number in groups.groups:
+            permutations |= _matched(number, _products(groups, number, a, b, permutations))
         if all(torch.equal(permutations[number], before[number]) for number in permutations):
             break
     return permutations
 
 
-def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
-    """Cosines between the units' weights, of two networks whose other groups are matched."""
-    known = {number: places(groups, number) for number in groups.groups}
-    table, of_a, of_b = (_table(groups, known, x, y, groups.identity(), None) for x, y in ((a, b), (a, a), (b, b)))
+def _matched(number: int, table: Tensor | None) -> dict[int, Tensor]:
+    return {} if table is None else {number: assign(table)}
 
-    def cosines(group: Group) -> Tensor | None:
-        products, squares_a, squares_b = table(group), of_a(group), of_b(group)
-        if products is None or squares_a is None or squares_b is None:
-            return None
-        n = groups.count(group)
-        mine, theirs = (squares.reshape(n, n).diagonal().sqrt() for squares in (squares_a, squares_b))
+
+def cosines(groups: Groups, a: Params, b: Params) -> dict[int, float]:
+    """The mean cosine between the weights of units at the same index, by group."""
+    means = {}
+    for number in groups.groups:
+        tables = [_products(groups, number, x, y, {}) for x, y in ((a, b), (a, a), (b, b))]
+        products, mine, theirs = (torch.zeros(0) if table is None else table.double().diagonal() for table in tables)
         # A unit whose weights are 0 has cosine 0; two of them cannot be compared.
-        cosine = products.reshape(n, n) / mine.clamp_min(1e-15)[:, None] / theirs.clamp_min(1e-15)[None, :]
-        return cosine.masked_fill((mine == 0)[:, None] & (theirs == 0)[None, :], math.nan).reshape(products.shape)
+        cosine = products / (mine.sqrt() * theirs.sqrt()).clamp_min(1e-30)
+        means[number] = float(cosine.masked_fill((mine == 0) & (theirs == 0), math.nan).nanmean())
+    return means
 
-    return cosines
 
+def _products(
+    groups: Groups, number: int, a: Params, b: Params, current: Permutations, known: Collection[int] | None = None
+) -> Tensor | None:
+    """Inner products of the units' weights, with the other groups of `b` at their current permutations.
 
-def _table(
-    groups: Groups,
-    known: Mapping[int, list[Place]],
-    a: Params,
-    b: Params,
-    current: Mapping[int, Tensor],
-    solved: Collection[int] | None,
-) -> Similarity:
-    """Inner products of the units' weights, with the other groups of `b` at the current permutations."""
-
-    def products(group: Group) -> Tensor | None:
-        # The groups being matched keep their order in `b`: the group, its outer group, and those inside it.
-        inner = {one.number for one in groups.inner(group.number)}
-        family = {group.number, group.outer, *inner}
-        others = {number: permutation for number, permutation in current.items() if number not in family}
-        usable = [place for place in known[group.number] if place.weight in a and has_units(a[place.weight])]
-        if inner:
-            usable = [place for place in usable if not inner & _groups_on(groups, place.weight)]
-        if solved is not None:
-            usable = [place for place in usable if _groups_on(groups, place.weight) <= {*solved}] or usable
-        total: Tensor | None = None
-        for place in usable:
-            mine = _units(a[place.weight], place)
-            theirs = _units(groups.permuted(place.weight, b[place.weight], others), place)
-            product = mine @ theirs.T
-            total = product if total is None else total + product
-        return None if total is None else groups.shaped(group, total)
-
-    return products
+    With `known`, only weights that have no other groups, if there are any.
+    """
+    others = {other: permutation for other, permutation in current.items() if other != number}
+    having = [name for name, places in groups.weights.items() if name in a and number in _numbers(places)]
+    if known is not None:
+        having = [name for name in having if _numbers(groups.weights[name]) <= {*known}] or having
+    total: Tensor | None = None
+    for name in having:
+        permuted = groups.permuted(name, b[name], others)
+        for place in groups.weights[name]:
+            if place.group == number:
+                products = _units(a[name], place) @ _units(permuted, place).T
+                total = products if total is None else total + products
+    return total
 
 
 def _units(tensor: Tensor, place: Place) -> Tensor:
     """One row per unit with all of its weights."""
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
-    moved = real.float().movedim(place.dim, 0)
-    return moved[place.rows.to(moved.device)].reshape(len(place.rows), -1)
+    return real.float().movedim(place.dim, 0)[place.rows.to(real.device)].reshape(len(place.rows), -1)
 
 
-def _groups_on(groups: Groups, weight: str) -> set[int]:
-    return {leaf.group for dim in groups.weights[weight] for leaf in leaves(dim) if leaf.group is not None}
+def _numbers(places: Sequence[Place]) -> set[int]:
+    return {place.group for place in places}
 
 
 Spec: TypeAlias = Mapping[str, Sequence[str | None]]
@@ -165,7 +109,7 @@ def from_spec(spec: Spec, state: Params) -> Groups:
     >>> spec = {"0.weight": ("hidden", None), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
     >>> state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(4), "1.weight": torch.zeros(3, 4)}
     >>> from_spec(spec, state).groups
-    {0: Group(number=0, name='hidden', size=4, outer=None)}
+    {0: Group(number=0, name='hidden', size=4)}
     """
     sizes: dict[str, tuple[str, int]] = {}
     for name, dims in spec.items():
@@ -185,13 +129,10 @@ def from_spec(spec: Spec, state: Params) -> Groups:
                     f"Expected group '{group}' to have one size, but got {other} in '{first}' and {size} in '{name}'; "
                     "give them different names."
                 )
-    number_of = {group: k for k, group in enumerate(sizes)}
-    groups = {number_of[group]: Group(number_of[group], group, size) for group, (_, size) in sizes.items()}
+    numbers = {group: k for k, group in enumerate(sizes)}
+    groups = {numbers[name]: Group(numbers[name], name, size) for name, (_, size) in sizes.items()}
     weights = {
-        name: tuple(
-            Dim(size, number_of.get(group) if group is not None else None)
-            for group, size in zip(spec.get(name, [None] * tensor.dim()), tensor.shape, strict=True)
-        )
-        for name, tensor in state.items()
+        name: [Place(numbers[g], k, torch.arange(sizes[g][1])[:, None]) for k, g in enumerate(dims) if g is not None]
+        for name, dims in spec.items()
     }
     return Groups(groups, weights)

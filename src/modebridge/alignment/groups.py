@@ -1,50 +1,188 @@
-"""Groups of units that are permuted together, and how they permute every weight."""
+"""Units as symbols, and groups of units that are permuted together.
+
+Every dimension of every tensor in a forward pass is an `Axis`: consecutive blocks of units. A concatenation has several
+blocks; in a flattened map every unit spans several positions. Operations make axes equal (the channels of a convolution
+and of the norm after it) by substituting units for units, or pin them (classes and pixels have a fixed order). Units
+that are in the end neither pinned nor substituted are a group: they can be permuted without changing the function.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, factors
-from modebridge.alignment.passes import Point
 from modebridge.types import Params
 
+Reason: TypeAlias = tuple[str, str]
+"""Why units keep their order: what happened, and in which module."""
+
+NATURAL: Reason = ("", "")
+"""The reason of axes that never were units: images, pixels, classes."""
+
+
+@dataclass(eq=False)
+class Units:
+    """Units that are permuted together, unless they are `pinned`, or are made of other units (`parts`)."""
+
+    size: int
+    pinned: Reason | None = None
+    parts: Axis | None = None
+
+
+class Block(NamedTuple):
+    """Consecutive positions of an axis: `span` for each of its units."""
+
+    units: Units
+    span: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return self.units.size * self.span
+
+
+Axis: TypeAlias = tuple[Block, ...]
+Axes: TypeAlias = tuple[Axis, ...]
+
+
+def free(size: int) -> Axis:
+    """An axis whose order does not matter."""
+    return (Block(Units(size)),)
+
+
+def fixed(shape: Iterable[int], why: Reason = NATURAL) -> Axes:
+    """Pinned axes for a tensor of this shape."""
+    return tuple((Block(Units(size, why)),) for size in shape)
+
+
+def length(axis: Axis) -> int:
+    """The number of positions of an axis."""
+    return sum(block.size for block in axis)
+
+
+def resolve(axis: Axis) -> Axis:
+    """The blocks of an axis in terms of units that are not made of others."""
+    blocks: list[Block] = []
+    for units, span in axis:
+        if units.parts is None:
+            blocks.append(Block(units, span))
+        else:
+            units.parts = resolve(units.parts)
+            blocks.extend(Block(part, inner * span) for part, inner in units.parts)
+    return tuple(blocks)
+
+
+def pin(axis: Axis, why: Reason) -> None:
+    """Fix every position of an axis."""
+    for units, _ in resolve(axis):
+        units.pinned = units.pinned or why
+
+
+def unify(first: Axis, second: Axis, why: Reason) -> None:
+    """Make two axes the same; where their blocks cannot be matched, pin both."""
+    if length(first) != length(second):
+        raise ValueError("axes of different sizes cannot be the same")
+    while cuts := _ends(first) ^ _ends(second):
+        if not all(_cut(axis, place) for place in cuts for axis in (first, second)):
+            pin(first, why)
+            pin(second, why)
+            return
+    for one, other in zip(resolve(first), resolve(second), strict=True):
+        # Resolved again: the blocks before may have substituted the same units.
+        ((a, m),), ((b, n),) = resolve((one,)), resolve((other,))
+        if a is b:
+            continue
+        if a.pinned or b.pinned or (m % n and n % m):
+            a.pinned = b.pinned = a.pinned or b.pinned or why
+        elif m % n == 0:
+            b.parts = (Block(a, m // n),)
+        else:
+            a.parts = (Block(b, n // m),)
+
+
+def take(axis: Axis, start: int, stop: int, why: Reason) -> Axis:
+    """The axis of a slice. Units inside and outside of it are no longer permuted into each other."""
+    if not (_cut(axis, start) and _cut(axis, stop)):
+        pin(axis, why)
+        return fixed([stop - start], why)[0]
+    ends = accumulate(block.size for block in resolve(axis))
+    return tuple(block for block, end in zip(resolve(axis), ends, strict=True) if start < end <= stop)
+
+
+def merge(axes: Sequence[Axis], why: Reason) -> Axis:
+    """The axis to which a reshape merges several, the first changing slowest: its units span the others."""
+    real = [axis for axis in axes if length(axis) != 1]
+    if not real:
+        return free(1)
+    for axis in real[1:]:
+        pin(axis, why)
+    inner = math.prod(length(axis) for axis in real[1:])
+    return tuple(Block(units, span * inner) for units, span in resolve(real[0]))
+
+
+def split(axis: Axis, sizes: Sequence[int], why: Reason) -> Axes:
+    """The axes into which a reshape splits one: units are the positions of the first, the others are pinned."""
+    outer = next((k for k, size in enumerate(sizes) if size != 1), 0)
+    inner = math.prod(sizes[outer + 1 :])
+    for block in resolve(axis):
+        ((units, span),) = resolve((block,))
+        times = inner // math.gcd(span, inner)
+        if units.size % times:
+            pin(axis, why)
+            return fixed(sizes, why)
+        if times > 1:
+            units.parts = (Block(Units(units.size // times, units.pinned), times),)
+    blocks = resolve(axis)
+    # Pixels that are cut into patches stay pixels.
+    rest = fixed(sizes[outer + 1 :], blocks[0].units.pinned or why)
+    return *(free(1) for _ in range(outer)), tuple(Block(units, span // inner) for units, span in blocks), *rest
+
+
+def _ends(axis: Axis) -> set[int]:
+    return set(accumulate(block.size for block in resolve(axis)))
+
+
+def _cut(axis: Axis, place: int) -> bool:
+    """Make a place a border between blocks; False if it is inside of a unit."""
+    start = 0
+    for units, span in resolve(axis):
+        count, rest = divmod(place - start, span)
+        if 0 < place - start < units.size * span:
+            if rest:
+                return False
+            units.parts = (Block(Units(count, units.pinned)), Block(Units(units.size - count, units.pinned)))
+            return True
+        start += units.size * span
+    return True
+
+
 Permutations: TypeAlias = Mapping[int, Tensor]
-"""By group: the index of the other network's unit at each position; (outer size, size) for a group inside another."""
+"""By group: the index of the other network's unit at each position."""
+
+Point: TypeAlias = tuple[tuple[str, ...], int, bool]
+"""Where units are observed in a forward pass: the weights that activations are multiplied with, how often the same
+weights were used before in the pass, and whether at the activations that enter (or at the result)."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Units that can be permuted, named after the first weight that has them.
-
-    `outer` is the group whose units each contain this one (heads, for the channels of a head); None for most.
-    """
+    """Units that can be permuted, named after the first weight that has them."""
 
     number: int
     name: str
     size: int
-    outer: int | None = None
-
-
-@dataclass(frozen=True)
-class Dim:
-    """A dimension of a weight: a group, or fixed (`group` None), or made of parts like `Axis`."""
-
-    size: int
-    group: int | None = None
-    form: str = "whole"
-    parts: tuple[Dim, ...] = ()
 
 
 class Place(NamedTuple):
-    """The indices (units, m) of a group along one dimension of a weight; its units are those of `Groups.count`."""
+    """The positions (units, span) of a group along one dimension of a tensor."""
 
-    weight: str
+    group: int
     dim: int
     rows: Tensor
 
@@ -55,17 +193,15 @@ class Groups:
 
     Args:
         groups: groups by number, in the order of the forward pass.
-        weights: dimensions of every parameter and buffer.
-        points: dimensions of the tensors of a forward pass where units can be observed.
+        weights: where every parameter and buffer has groups.
+        points: the same for the tensors of a forward pass where units can be observed.
         stopped: what kept units in place (operations, unused weights, outputs other than the logits), and where.
-        training: whether some weights are used only in training, and were traced there.
     """
 
     groups: dict[int, Group]
-    weights: dict[str, tuple[Dim, ...]]
-    points: dict[Point, tuple[Dim, ...]] = field(default_factory=dict)
-    stopped: tuple[tuple[str, str], ...] = ()
-    training: bool = False
+    weights: dict[str, list[Place]]
+    points: dict[Point, list[Place]] = field(default_factory=dict)
+    stopped: tuple[Reason, ...] = ()
 
     def permute(self, state: Params, permutations: Permutations) -> dict[str, Tensor]:
         """The weights with permuted units."""
@@ -73,191 +209,45 @@ class Groups:
 
     def permuted(self, name: str, tensor: Tensor, permutations: Permutations) -> Tensor:
         """One weight with permuted units."""
-        for k, dim in enumerate(self.weights.get(name, ())):
-            index = self._index(dim, permutations)
-            if index is not None:
-                tensor = tensor.index_select(k, index.to(tensor.device))
+        sources: dict[int, Tensor] = {}
+        for group, dim, rows in self.weights.get(name, ()):
+            if group in permutations:
+                source = sources.setdefault(dim, torch.arange(tensor.shape[dim]))
+                source[rows] = rows[permutations[group]]
+        for dim, source in sources.items():
+            tensor = tensor.index_select(dim, source.to(tensor.device))
         return tensor
 
     def identity(self) -> dict[int, Tensor]:
         """The identity permutation of every group."""
-        alike = {number: torch.arange(group.size) for number, group in self.groups.items()}
-        outers = {number: group.outer for number, group in self.groups.items() if group.outer is not None}
-        return alike | {number: alike[number].repeat(self.groups[outer].size, 1) for number, outer in outers.items()}
-
-    def roots(self) -> list[int]:
-        """The groups that are not inside another; each is matched together with those inside it."""
-        return [number for number, group in self.groups.items() if group.outer is None]
-
-    def count(self, group: Group) -> int:
-        """The number of units of a group, over all units of its outer group if it has one."""
-        return group.size if group.outer is None else self.groups[group.outer].size * group.size
-
-    def flat(self, number: int, permutations: Permutations) -> Tensor:
-        """The permutation of a group as one vector, over all units of its outer group if it has one."""
-        group, permutation = self.groups[number], permutations[number]
-        if group.outer is None:
-            return permutation
-        return (permutations[group.outer][:, None] * group.size + permutation).reshape(-1)
-
-    def shaped(self, group: Group, table: Tensor) -> Tensor:
-        """Similarities of all units of a group, whose outer group if any is a dimension of its own."""
-        if group.outer is None:
-            return table
-        outer = self.groups[group.outer].size
-        return table.reshape(outer, group.size, outer, group.size)
-
-    def inner(self, number: int) -> list[Group]:
-        """The groups inside each unit of a group."""
-        return [group for group in self.groups.values() if group.outer == number]
-
-    def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
-        """The source index of each position of the new dimension; None if nothing moves."""
-        if not any(leaf.group in permutations for leaf in leaves(dim)):
-            return None
-        source = torch.empty(dim.size, dtype=torch.long)
-        for parts, indices in blocks(dim):
-            grids = torch.meshgrid(*[torch.arange(part.size) for part in parts], indexing="ij")
-            place_of = {part.group: k for k, part in enumerate(parts)}
-            chosen = []
-            for part, grid in zip(parts, grids, strict=True):
-                if part.group is None or part.group not in permutations:
-                    chosen.append(grid)
-                elif (outer := self.groups[part.group].outer) is None:
-                    chosen.append(permutations[part.group][grid])
-                else:
-                    chosen.append(permutations[part.group][grids[place_of[outer]], grid])
-            source[indices] = indices.reshape(grids[0].shape)[tuple(chosen)].reshape(-1)
-        return source
+        return {number: torch.arange(group.size) for number, group in self.groups.items()}
 
 
-def groups_of(
-    axes: Mapping[str, Sequence[Axis]],
-    points: Mapping[Point, Sequence[Axis]],
-    stopped: Sequence[tuple[str, str]],
-    training: bool,
-) -> Groups:
-    """The free axes of weights as groups, numbered in the order of the weights."""
-    free: dict[int, tuple[str, Axis]] = {}
-    for name, labels in axes.items():
-        for leaf in (leaf for axis in labels for leaf in leaves_of(axis)):
-            if not leaf.pinned and leaf.size > 1:
-                free.setdefault(id(leaf), (name, leaf))
-    number_of = {key: k for k, key in enumerate(free)}
-    outer_of = _outers([axis for labels in axes.values() for axis in labels], number_of)
-    groups = {
-        number_of[key]: Group(number_of[key], name, leaf.size, outer_of.get(number_of[key]))
-        for key, (name, leaf) in free.items()
-    }
-    weights = {name: tuple(_dim(axis, number_of) for axis in labels) for name, labels in axes.items()}
-    seen = {point: tuple(_dim(axis, number_of) for axis in labels) for point, labels in points.items()}
-    return Groups(groups, weights, seen, tuple(stopped), training)
+def groups_of(weights: Mapping[str, Axes], points: Mapping[Point, Axes]) -> Groups:
+    """The free units of weights as groups, numbered in the order of the weights."""
+    numbers: dict[Units, int] = {}
+    groups: dict[int, Group] = {}
+    for name, axes in weights.items():
+        for units, _ in (block for axis in axes for block in resolve(axis)):
+            if units.size > 1 and not units.pinned and units not in numbers:
+                numbers[units] = len(groups)
+                groups[numbers[units]] = Group(numbers[units], name, units.size)
 
+    def places(axes: Axes) -> Iterator[Place]:
+        for dim, axis in enumerate(axes):
+            start = 0
+            for block in resolve(axis):
+                if block.units in numbers:
+                    rows = torch.arange(start, start + block.size).reshape(block.units.size, block.span)
+                    yield Place(numbers[block.units], dim, rows)
+                start += block.size
 
-def places(groups: Groups, number: int) -> list[Place]:
-    """Every dimension of every weight that has a group."""
-    group = groups.groups[number]
-    return [
-        Place(name, k, rows.reshape(groups.count(group), -1))
-        for name, dims in groups.weights.items()
-        for k, dim in enumerate(dims)
-        for rows in _rows(dim, number, group.outer)
-    ]
-
-
-def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
-    """The indices along a dimension with the group (after its outer group) moved to the front."""
-    for parts, indices in blocks(dim):
-        for k, part in enumerate(parts):
-            if part.group == number:
-                outers = [j for j, other in enumerate(parts) if other.group == outer] if outer is not None else []
-                rest = [j for j in range(len(parts)) if j != k and j not in outers]
-                grid = indices.reshape([other.size for other in parts])
-                yield grid.permute([*outers, k, *rest]).reshape(-1)
-
-
-def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
-    """A dimension as blocks, each a product of parts without parts, with its indices in their order.
-
-    Sums and products may be nested to any depth, as concatenations of concatenations are.
-
-    >>> pair = Dim(3, None, "sum", (Dim(1, 0), Dim(2, 1)))
-    >>> [(len(parts), indices.tolist()) for parts, indices in blocks(Dim(6, None, "product", (pair, Dim(2))))]
-    [(2, [0, 1]), (2, [2, 3, 4, 5])]
-    """
-    if dim.form == "whole":
-        yield (dim,), torch.arange(dim.size)
-    elif dim.form == "sum":
-        offset = 0
-        for part in dim.parts:
-            yield from ((parts, indices + offset) for parts, indices in blocks(part))
-            offset += part.size
-    else:
-        for chosen in product(*[list(blocks(part)) for part in dim.parts]):
-            total = torch.zeros(1, dtype=torch.long)
-            for part, (_, indices) in zip(dim.parts, chosen, strict=True):
-                total = (total[:, None] * part.size + indices).reshape(-1)
-            yield tuple(leaf for parts, _ in chosen for leaf in parts), total
-
-
-def _outers(axes: Iterable[Axis], number_of: Mapping[int, int]) -> dict[int, int]:
-    """Groups that always follow the same other group on a dimension: each unit of that one has its own numbering.
-
-    If an operation works along the outer group at every position of the inner one, its units share a numbering.
-    """
-    before: dict[int, set[int | None]] = {}
-    across: set[tuple[int | None, int | None]] = set()
-    for axis in axes:
-        for run in _runs(axis):
-            for earlier, leaf in zip([None, *run], run, strict=False):
-                number = number_of.get(id(leaf))
-                if number is not None:
-                    before.setdefault(number, set()).add(None if earlier is None else number_of.get(id(earlier)))
-                    across |= {
-                        (number, number_of.get(id(other))) for crossed in leaf.across for other in factors(crossed)
-                    }
-    nested = {number: next(iter(outers)) for number, outers in before.items() if len(outers) == 1}
-    inside = {number: outer for number, outer in nested.items() if outer is not None and (outer, number) not in across}
-    # One level only: groups inside a nested group are numbered alike everywhere.
-    return {number: outer for number, outer in inside.items() if outer not in inside}
-
-
-def _runs(axis: Axis) -> Iterator[list[Axis]]:
-    axis = axis.root
-    if axis.form == "sum":
-        for part in axis.parts:
-            yield from _runs(part)
-    else:
-        run = factors(axis)
-        for leaf in run:
-            if leaf.form == "sum":
-                yield from _runs(leaf)
-        yield run
-
-
-def leaves_of(axis: Axis) -> Iterator[Axis]:
-    """The parts of an axis that have no parts themselves."""
-    axis = axis.root
-    if axis.form == "whole":
-        yield axis
-    else:
-        for part in axis.parts:
-            yield from leaves_of(part)
-
-
-def leaves(dim: Dim) -> Iterator[Dim]:
-    """The parts of a dimension that have no parts themselves."""
-    if dim.form == "whole":
-        yield dim
-    else:
-        for part in dim.parts:
-            yield from leaves(part)
-
-
-def _dim(axis: Axis, number_of: Mapping[int, int]) -> Dim:
-    axis = axis.root
-    if axis.form == "whole":
-        return Dim(axis.size, number_of.get(id(axis)))
-    if axis.form == "sum":
-        return Dim(axis.size, None, "sum", tuple(_dim(part, number_of) for part in axis.parts))
-    return Dim(axis.size, None, "product", tuple(_dim(part, number_of) for part in factors(axis)))
+    # The first two dimensions: the others are positions in kernels.
+    ends = [block for axes in weights.values() for axis in axes[:2] for block in resolve(axis)]
+    reasons = dict.fromkeys(block.units.pinned for block in ends if block.size > 1 and block.units.pinned)
+    return Groups(
+        groups,
+        {name: list(places(axes)) for name, axes in weights.items()},
+        {point: list(places(axes)) for point, axes in points.items()},
+        tuple(reason for reason in reasons if reason != NATURAL),
+    )

@@ -1,26 +1,32 @@
-"""A few images of the data, on which a permuted network is verified to be the same function."""
+"""Run networks on a few images of the data, and prove that a permuted network is the same function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from modebridge.alignment.passes import as_in_training, one_pass
-from modebridge.batches import check_batch, first_batch, flatten, map_inputs, rows_of, take_rows, unflatten
-from modebridge.errors import ModebridgeError
+from modebridge.batches import check_batch, first_batch, map_inputs, rows_of, shapes_of, take_rows
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
-from modebridge.types import Batch, Batches, Inputs
+from modebridge.nets.quirks import FAILED, plain_attention
+from modebridge.types import Batch, Batches, Inputs, Params
 
 BATCHES = 8
 """Number of batches: the path through a network may depend on the images."""
 
 IMAGES = 16
 """Number of images per batch."""
+
+TOLERANCE = 1e-6
+"""Maximum difference relative to the largest value of an output, in float64."""
+
+OWN_TOLERANCE = 1e-4
+"""Maximum difference for networks that cannot run in float64, unless their dtype is coarser."""
 
 
 def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
@@ -47,71 +53,77 @@ def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
             break
     if not looked:
         first_batch([], "data")
-    return looked, _without_lone_images(held)
-
-
-def _without_lone_images(batches: list[Batch]) -> list[Batch]:
-    """Join a batch of one image to its neighbour: batch norm cannot estimate a variance from one image."""
-    joined: list[Batch] = []
-    for batch in batches:
-        joined[-1:] = [*joined[-1:], batch] if not joined or len(joined[-1][1]) > 1 else _join(joined[-1], batch)
-    if len(joined) > 1 and len(joined[-1][1]) == 1:
-        joined[-2:] = _join(joined[-1], joined[-2])
-    return joined
-
-
-def _join(lone: Batch, other: Batch) -> list[Batch]:
-    """Both as one batch, or only the other one if the shapes of their images differ."""
-    image, inputs = flatten(lone[0]), flatten(other[0])
-    if {name: t.shape[1:] for name, t in image.items()} != {name: t.shape[1:] for name, t in inputs.items()}:
-        return [other]
-    joined = {name: torch.cat([tensor, image[name]]) for name, tensor in inputs.items()}
-    return [(unflatten(joined), torch.cat([other[1], lone[1]]))]
-
-
-TOLERANCE = 1e-6
-"""Maximum difference relative to the largest value of an output, in float64."""
-
-OWN_TOLERANCE = 1e-4
-"""Maximum difference for networks that cannot run in float64, unless their dtype is coarser."""
+    # Batch norm cannot estimate a variance from one image.
+    return looked, [batch for batch in held if len(batch[1]) > 1]
 
 
 @torch.no_grad()
-def prove(
-    net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[Inputs], *, training: bool = False
-) -> float:
+def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[Inputs]) -> float:
     """The largest difference of two modes' outputs relative to the largest value of each output, in float64.
 
-    Raises an error if any output on any batch differs by more than rounding. With `training`, outputs in training mode
-    (auxiliary logits) are compared too, unless they are random.
+    Raises an error if any output on any batch differs by more than rounding.
     """
-    batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
+    own, wide = frozen_copy(net), frozen_copy(net).double()
     worst = 0.0
-    for batch in batches:
-        for mode in (False, True) if training else (False,):
-            try:
-                difference, tolerance = _difference(frozen_copy(net).double(), before, after, batch, mode, _wide)
-            except ModebridgeError:
-                # A network that cannot run in float64 is compared in its own dtype.
-                difference, tolerance = _difference(frozen_copy(net), before, after, batch, mode, lambda tensor: tensor)
-            if not difference <= tolerance:
-                raise ModebridgeError(
-                    f"Expected the permuted network to be the same function, but its logits differ by "
-                    f"{difference:.1e} of the largest (allowed: {tolerance:.0e}); check the spec if you passed one, "
-                    "or do not align this network."
-                )
-            worst = max(worst, difference)
+    for batch in [inputs] if isinstance(inputs, Tensor | Mapping) else inputs:
+        try:
+            difference, tolerance = _difference(wide, before, after, batch, _wide)
+        except ModebridgeError:
+            # A network that cannot run in float64 is compared in its own dtype.
+            difference, tolerance = _difference(own, before, after, batch, lambda tensor: tensor)
+        if not difference <= tolerance:
+            raise ModebridgeError(
+                f"Expected the permuted network to be the same function, but its logits differ by "
+                f"{difference:.1e} of the largest (allowed: {tolerance:.0e}); check the spec if you passed one, "
+                "or do not align this network."
+            )
+        worst = max(worst, difference)
     return worst
 
 
+@torch.no_grad()
+def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
+    """All tensors that a network returns, by name, with its own weights or others; attention is not fused."""
+    inputs = map_inputs(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
+    plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
+    try:
+        with plain_attention():
+            out = net(*plain, **by_name) if state is None else functional_call(net, (dict(state),), plain, by_name)
+    except ModebridgeError:
+        raise
+    except FAILED as error:
+        reason = first_line(error)
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{reason}'; "
+            "check their size and dtype."
+        ) from error
+    return outputs_of(out)
+
+
+def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str, Tensor]:
+    """All tensors in a network's output: alone, in tuples, lists or dicts, or as attributes of an object.
+
+    >>> list(outputs_of((torch.zeros(1), {"aux": torch.ones(1), "loss": None})))
+    ['output.0', 'output.1.aux']
+    """
+    if isinstance(output, Tensor):
+        return {name: output}
+    if isinstance(output, tuple | list):
+        output = dict(zip(getattr(output, "_fields", range(len(output))), output, strict=True))
+    parts = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    tensors: dict[str, Tensor] = {}
+    for key, value in parts.items() if depth else ():
+        tensors |= outputs_of(value, f"{name}.{key}", depth - 1)
+    return tensors
+
+
 def _difference(
-    net: nn.Module, before: Mode, after: Mode, inputs: Inputs, training: bool, cast: Callable[[Tensor], Tensor]
+    net: nn.Module, before: Mode, after: Mode, inputs: Inputs, cast: Callable[[Tensor], Tensor]
 ) -> tuple[float, float]:
-    states = [{name: cast(tensor) for name, tensor in mode.state.items()} for mode in (before, after)]
-    with as_in_training(net) if training else nullcontext(), torch.random.fork_rng(_devices(inputs)):
-        first, second = (one_pass(net, map_inputs(cast, inputs), state) for state in states)
-        if training and _apart(first, one_pass(net, map_inputs(cast, inputs), states[0])) > TOLERANCE:
-            return 0.0, TOLERANCE
+    first, second = (
+        one_pass(net, map_inputs(cast, inputs), {name: cast(tensor) for name, tensor in mode.state.items()})
+        for mode in (before, after)
+    )
     eps = max([torch.finfo(t.dtype).eps for t in first.values() if t.is_floating_point()], default=0.0)
     fine = eps <= torch.finfo(torch.float64).eps
     return _apart(first, second), TOLERANCE if fine else max(OWN_TOLERANCE, 8 * eps)
@@ -123,7 +135,7 @@ def _apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     worst = 0.0
     for name, given in first.items():
         if given.numel():
-            a, b = _wide(given), _wide(second[name])
+            a, b = (tensor.to(torch.complex128) for tensor in (given, second[name]))
             # Infinities and NaN at the same positions count as equal.
             same = (a == b) | (a.isnan() & b.isnan())
             difference = (a - b).abs().masked_fill(same, 0.0).max()
@@ -137,8 +149,3 @@ def _wide(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _devices(inputs: Inputs) -> list[int]:
-    devices = [tensor.device for tensor in flatten(inputs).values()]
-    return sorted({device.index or 0 for device in devices if device.type == "cuda"})

@@ -1,236 +1,193 @@
-"""Find the units of a network that can be permuted: run it and track the axes of every tensor."""
+"""Find the units of a network that can be permuted: run it and follow the axes of every tensor."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modebridge.alignment.axes import Axis, fixed, pin
-from modebridge.alignment.groups import Groups, groups_of, leaves_of
-from modebridge.alignment.operations import OPERATIONS
-from modebridge.alignment.passes import (
-    CONTRACTIONS,
-    Point,
-    Tracker,
-    as_in_training,
-    has_units,
-    one_pass,
-    signature,
-    tensors_in,
-    weights_of,
-)
-from modebridge.alignment.reshaping import Labels
-from modebridge.errors import ModebridgeError
+from modebridge.alignment.groups import NATURAL, Axes, Axis, Groups, Point, fixed, free, groups_of, pin, resolve
+from modebridge.alignment.proof import one_pass
+from modebridge.alignment.rules import Call, apply_rule, tensors_in
 from modebridge.nets import frozen_copy
 from modebridge.types import Inputs
 
+PRODUCTS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
+"""Operations that multiply activations with weights, with the positions of the two operands."""
+
 ITSELF = "the network itself"
+
+See: TypeAlias = Callable[[Point, Tensor], object]
 
 
 @torch.no_grad()
 def trace(net: nn.Module, batches: Sequence[Inputs]) -> Groups:
     """The units that can be permuted, from a trace of a copy of `net` in evaluation mode.
 
-    It is traced in training mode too if some weights are not used otherwise. Every batch (of at least two images: axes
-    of size 1 cannot be tracked) is run, since the path through a network may depend on the images; one that takes a
-    known path adds nothing. Weights that are never used pin all axes that they might be applied to.
+    Every batch (of at least two images: axes of size 1 cannot be followed) is run, since the path through a network may
+    depend on the images. Weights that are never used pin all axes that they might be applied to.
     """
-    bare = frozen_copy(net)
-    tracer = _Tracer(bare)
-    ways: set[int] = set()
-    for given in batches:
-        tracer.run(given, ways)
-    unseen = len(tracer.missing())
-    if unseen:
-        # Heads that are used only in training may need other images than these: then they count as unused weights.
-        ways = set()
-        with as_in_training(bare), suppress(ModebridgeError):
-            for given in batches:
-                tracer.run(given, ways)
-    training = len(tracer.missing()) < unseen
-    tracer.pin_missing()
-    axes = {name: tracer.labels(tensor) for name, tensor in tracer.named.items()}
-    return groups_of(axes, tracer.points, tracer.stopped(), training)
+    tracer = _Tracer(frozen_copy(net))
+    for inputs in batches:
+        tracer.run(inputs)
+    return tracer.groups()
 
 
-class _Tracer(Tracker):  # type: ignore[no-untyped-call]
-    """Labels the result of every operation with axes; see `operations` for the rules."""
+def observe(net: nn.Module, inputs: Inputs, see: See) -> None:
+    """Run a network, and call `see` with the activations at every point where units can be observed."""
+    with _Watch(net, see):
+        one_pass(net, inputs)
 
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__(net)
-        self.net = net
-        self.named = weights_of(net)
-        self.points: dict[Point, Labels] = {}
-        self._labels: MutableMapping[Tensor, Labels] = WeakTensorKeyDictionary()
-        self._ran: set[str] = set()
-        self._running: set[str] = set()
-        self._notes: dict[tuple[str, str], list[Axis]] = {}
-        # The modules that are running, and for each module the axes that its own code has access to.
-        self._where: list[str] = []
-        self._visible: dict[str, dict[int, Axis]] = {}
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows through a pass which tensors were computed from weights alone, and shows where activations meet them."""
+
+    def __init__(self, net: nn.Module, see: See) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.see = see
+        self.named = {k: v for k, v in net.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
+        self.sources: MutableMapping[Tensor, frozenset[str]] = WeakTensorKeyDictionary()
+        self._uses: Counter[tuple[str, ...]] = Counter()
         for tensor in self.named.values():
-            self._labels[tensor] = tuple(Axis(size, pinned=not has_units(tensor)) for size in tensor.shape)
-
-    def run(self, inputs: Inputs, ways: set[int]) -> None:
-        """Trace one pass, unless its path through the network is already known."""
-        if ways and signature(self.net, inputs) in ways:
-            return
-        self.begin()
-        self._running, self._where = set(), []
-        with _whereabouts(self.net, self._where, self._see_tensors), self:
-            returned = one_pass(self.net, inputs)
-        ways.add(self.way)
-        logits = returned.get("output.logits", next(iter(returned.values()), None))
-        for name, tensor in returned.items():
-            if logits is not None and tensor.shape != logits.shape:
-                # A feature returned with the logits is part of the function, so its units must keep their order.
-                self._stop(self.labels(tensor), f"being returned as {name}", ITSELF)
-            for axis in self.labels(tensor):
-                pin(axis)
-        # Not reached by a pass that failed: the further use of its weights is unknown.
-        self._ran |= self._running
-
-    def missing(self) -> list[str]:
-        """The weights that no pass has used and that have an order to keep."""
-        return [
-            name
-            for name, tensor in self.named.items()
-            if name not in self._ran and tensor.numel() > 1 and has_units(tensor)
-        ]
-
-    def pin_missing(self) -> None:
-        """Pin the axes of unused weights, and all axes that the surrounding code could apply them to."""
-        for name in self.missing():
-            owner = name.rpartition(".")[0]
-            while owner and owner not in self._visible:
-                owner = owner.rpartition(".")[0]
-            reach = [*self._labels[self.named[name]], *self._visible.get(owner, {}).values()]
-            self._stop(reach, "weights that never ran", self._idle_part(name))
-
-    def _idle_part(self, name: str) -> str:
-        """The outermost module around a weight in which nothing ran: 'aux1' and not 'aux1.conv.weight'."""
-        steps = name.split(".")
-        parts = (".".join(steps[:k]) for k in range(1, len(steps)))
-        return next((part for part in parts if not any(ran.startswith(f"{part}.") for ran in self._ran)), name)
-
-    def stopped(self) -> list[tuple[str, str]]:
-        """What keeps units in place, counting only axes of weights; positions of a mask are not units."""
-        units = {
-            id(leaf)
-            for tensor in self.named.values()
-            if has_units(tensor)
-            for axis in self._labels[tensor]
-            for leaf in leaves_of(axis)
-            if leaf.pinned and leaf.size > 1
-        }
-        return [
-            place
-            for place, axes in self._notes.items()
-            if any(id(leaf) in units for axis in axes for leaf in leaves_of(axis))
-        ]
-
-    def labels(self, tensor: Tensor) -> Labels:
-        """The axes of a tensor; those of external tensors (images, constants) are pinned."""
-        known = self._labels.get(tensor)
-        if known is None or len(known) != tensor.dim():
-            known = self._labels[tensor] = fixed(tensor.shape)
-        return known
+            # A tied tensor has several names.
+            self.sources[tensor] = frozenset(name for name, other in self.named.items() if other is tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name
         given = list(tensors_in((args, kwargs)))
-        # Read before the call: the result of an in-place operation must not be mistaken for its input.
-        before = [self.labels(tensor) for tensor in given]
-        # Only of activations: every convolution pins the spatial axes of its kernel.
-        free = [
-            axis
-            for tensor, labels in zip(given, before, strict=True)
-            if not self.static(tensor)
-            for axis in labels
-            # The 3 of query, key and value is not an axis of units: it exists to be selected from.
-            if axis.size > 1 and not axis.root.pinned and axis.root.family is None
-        ]
-        met = self.met(name, args)
-        out = func(*args, **kwargs)
-        results = list(tensors_in(out))
-        axes = self._by_rule(name, args, kwargs, out, results)
-        place = self._where[-1] if self._where else ""
-        if axes is None:
-            self._stop([axis for labels in before for axis in labels], name, place or ITSELF)
-            axes = [fixed(result.shape) for result in results]
-        elif any(axis.root.pinned for axis in free):
-            self._note([axis for axis in free if axis.root.pinned], name, place or ITSELF)
-        for result, labels in zip(results, axes, strict=True):
-            self._labels[result] = labels
-        weights = self.follow(given, results)
-        self._running |= weights
-        self.sign(name, (args, kwargs), given, weights)
-        self._see_tensors(place, [*given, *results])
-        if met is not None:
-            key, side = met
-            operand = args[CONTRACTIONS[name][side]]
-            self.points.setdefault((key, side), self.labels(operand))
-            self.points.setdefault((key, None), self.labels(results[0]))
+        sources = [self.sources.get(tensor) for tensor in given]
+        product = self._product(func._schema.name, args)
+        out = self.call(func, args, kwargs or {}, given)
+        for result in tensors_in(out):
+            if given and None not in sources:
+                self.sources[result] = frozenset().union(*filter(None, sources))
+            else:
+                self.sources.pop(result, None)
+        if product is not None:
+            weights, activations = product
+            self.see((weights, self._uses[weights], True), activations)
+            self.see((weights, self._uses[weights], False), out)
+            self._uses[weights] += 1
         return out
 
-    def _by_rule(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, results: Sequence[Tensor]
-    ) -> list[Labels] | None:
-        rule = OPERATIONS.get(name.removesuffix("_") if name not in OPERATIONS else name)
-        try:
-            axes = rule(self.labels, args, kwargs, out) if rule is not None else None
-        # The rule does not support this use of the operation.
-        except (TypeError, IndexError, ValueError, KeyError, AttributeError, StopIteration):
-            return None
-        sizes = axes is not None and [[axis.size for axis in labels] for labels in axes]
-        return axes if sizes == [list(result.shape) for result in results] else None
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[Tensor]) -> Any:
+        """Run an operation on the given tensors."""
+        return func(*args, **kwargs)
 
-    def _see_tensors(self, module: str, tensors: Iterable[Tensor]) -> None:
-        visible = self._visible.setdefault(module, {})
-        for tensor in tensors:
-            if not self.static(tensor):
-                visible.update({id(axis): axis for axis in self.labels(tensor)})
-
-    def _note(self, axes: Sequence[Axis], name: str, where: str) -> None:
-        self._notes.setdefault((name, where), []).extend(axes)
-
-    def _stop(self, axes: Sequence[Axis], name: str, where: str) -> None:
-        free = [axis for axis in axes if axis.size > 1 and not axis.root.pinned]
-        if free:
-            self._note(free, name, where)
-        for axis in free:
-            pin(axis)
+    def _product(self, name: str, args: tuple[Any, ...]) -> tuple[tuple[str, ...], Tensor] | None:
+        """The weights and the activations that an operation multiplies."""
+        operands = [args[place] for place in PRODUCTS.get(name, ())]
+        weights = [self.sources[operand] for operand in operands if operand in self.sources]
+        activations = [operand for operand in operands if operand not in self.sources]
+        return (tuple(sorted(weights[0])), activations[0]) if weights and activations else None
 
 
-@contextmanager
-def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[Tensor]], None]) -> Iterator[None]:
-    """Track the modules that are running, and the input and output tensors of each."""
+class _Tracer(_Watch):  # type: ignore[no-untyped-call]
+    """Gives axes to the results of every operation."""
 
-    def enter(name: str) -> Callable[..., None]:
-        def entered(_: nn.Module, args: object, kwargs: object) -> None:
-            given = list(tensors_in((args, kwargs)))
-            if where:
-                see(where[-1], given)
-            see(name, given)
-            where.append(name)
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net, lambda point, tensor: self._points.setdefault(point, self._axes_of(tensor)))
+        self._net = net
+        self._points: dict[Point, Axes] = {}
+        self._axes: MutableMapping[Tensor, Axes] = WeakTensorKeyDictionary()
+        self._ran: set[str] = set()
+        # The modules that are running, and for each module the axes that its own code has access to.
+        self._running = [""]
+        self._visible: defaultdict[str, set[Axis]] = defaultdict(set)
+        for tensor in self.named.values():
+            self._axes[tensor] = tuple(map(free, tensor.shape)) if _has_units(tensor) else fixed(tensor.shape)
 
-        return entered
+    def run(self, inputs: Inputs) -> None:
+        """Trace one pass."""
+        self._uses.clear()
+        for tensor in tensors_in(inputs):
+            self._axes[tensor] = fixed(tensor.shape)
+        with self._whereabouts(), self:
+            returned = one_pass(self._net, inputs)
+        logits = returned.get("output.logits", next(iter(returned.values()), None))
+        for name, tensor in returned.items():
+            # A feature returned with the logits is part of the function, so its units must keep their order.
+            is_feature = logits is not None and tensor.shape != logits.shape
+            for axis in self._axes_of(tensor):
+                pin(axis, (f"being returned as {name}", ITSELF) if is_feature else NATURAL)
 
-    def leave(_: nn.Module, args: object, out: object) -> None:
-        where.pop()
-        if where:
-            see(where[-1], tensors_in(out))
+    def groups(self) -> Groups:
+        """What can be permuted; unused weights pin all axes that the code around them could apply them to."""
+        for name, tensor in self.named.items():
+            if name not in self._ran and tensor.numel() > 1 and _has_units(tensor):
+                idle, owner = name, name.rpartition(".")[0]
+                while owner and owner not in self._visible:
+                    idle, owner = owner, owner.rpartition(".")[0]
+                for axis in (*self._axes[tensor], *self._visible[owner]):
+                    pin(axis, ("weights that never ran", idle))
+        return groups_of({name: self._axes[tensor] for name, tensor in self.named.items()}, self._points)
 
-    with ExitStack() as stack:
-        for name, module in net.named_modules():
-            stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(leave).remove)
-        yield
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[Tensor]) -> Any:
+        place = self._running[-1]
+        # Read before the call: one that works in place may change the shape of its argument.
+        before = {id(tensor): self._axes_of(tensor) for tensor in given}
+        out = func(*args, **kwargs)
+        results = list(tensors_in(out))
+        why = (func._schema.name, place or ITSELF)
+        axes = apply_rule(Call(func, args, kwargs, given, before, results, why))
+        if axes is None:
+            met = [block.units for labels in before.values() for axis in labels for block in resolve(axis)]
+            # What is computed from pixels alone is as good as pixels.
+            natural = met and all(units.pinned for units in met)
+            for labels in before.values():
+                for axis in labels:
+                    pin(axis, why)
+            axes = [fixed(result.shape, NATURAL if natural else why) for result in results]
+        for result, labels in zip(results, axes, strict=True):
+            self._axes[result] = labels
+        self._ran.update(*(self.sources.get(tensor, ()) for tensor in given))
+        self._show(place, [*given, *results])
+        return out
+
+    def _axes_of(self, tensor: Tensor) -> Axes:
+        """The axes of a tensor; those of constants from elsewhere are pinned."""
+        known = self._axes.get(tensor)
+        if known is None or len(known) != tensor.dim():
+            known = self._axes[tensor] = fixed(tensor.shape, ("a constant", self._running[-1] or ITSELF))
+        return known
+
+    def _show(self, module: str, tensors: Iterable[Tensor]) -> None:
+        self._visible[module].update(
+            axis for tensor in tensors if tensor not in self.sources for axis in self._axes_of(tensor)
+        )
+
+    @contextmanager
+    def _whereabouts(self) -> Iterator[None]:
+        """Follow the modules that are running, and the tensors that each is given and returns."""
+        running = self._running = [""]
+
+        def enter(name: str) -> Callable[..., None]:
+            def entered(_: nn.Module, args: object, kwargs: object) -> None:
+                given = list(tensors_in((args, kwargs)))
+                self._show(running[-1], given)
+                self._show(name, given)
+                running.append(name)
+
+            return entered
+
+        def leave(_: nn.Module, args: object, out: object) -> None:
+            running.pop()
+            self._show(running[-1], tensors_in(out))
+
+        with ExitStack() as stack:
+            for name, module in self._net.named_modules():
+                stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(leave).remove)
+            yield
+
+
+def _has_units(weight: Tensor) -> bool:
+    """Whether a weight holds values of units; integers are positions and counts."""
+    return weight.is_floating_point() or weight.is_complex()
