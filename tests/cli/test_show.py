@@ -41,32 +41,25 @@ def test_advice_keeps_to_its_budgets(run: Path, unit: str, options: tuple[object
         assert advice["chosen"] == advice["by_size"][-1]
     shown = " ".join(invoke("advise", run, "--budget", 2.5, "--cost-unit", unit, *options).split())
     assert "* Use mode-" in shown
-    assert ("epochs of one network of the 100 allowed; 2 modes already trained." in shown) == (
-        "--max-epochs" in options
-    )
+    assert ("network of the 100 allowed; 2 modes already trained." in shown) == ("--max-epochs" in options)
     # What was chosen on validation images is tested on others, and the score is that of every table.
     threshold = advice["chosen"]["threshold"]
     scored = read_answers(RunFolder(run, writes=False)).score(advice["chosen"]["members"], threshold=threshold)
     assert f"On the test split, which played no part in the choice, its NLL is {scored.nll:.4f}" in shown
     assert advice["test"]["nll"] == scored.nll
-    export = f"--members {','.join(advice['chosen']['members'])}" + (
-        f" --threshold {threshold:.8g}" if threshold else ""
-    )
-    assert advice["export"] == f"modebridge export {run} fast.onnx {export}"
+    export = f"modebridge export {run} fast.onnx --members {','.join(advice['chosen']['members'])}"
+    assert advice["export"] == export + (f" --threshold {threshold:.8g}" if threshold else "")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--cost-unit", "watts"), "--cost-unit to be flops or params, but got 'watts'"),
-        (("--max-epochs", "nan"), "--max-epochs to be at least 0, but got nan"),
-        (("--budget", "0.9"), "at least one network, but got 0.9"),
-        (("--max-epochs", "0"), "a training budget of at least"),
-    ],
-)
-def test_bad_advice_is_refused(run: Path, options: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ModebridgeError, match=message):
-        invoke("advise", run, *options)
+def test_bad_advice_is_refused(run: Path) -> None:
+    for option, value, message in (
+        ("--cost-unit", "watts", "--cost-unit to be flops or params, but got 'watts'"),
+        ("--max-epochs", "nan", "--max-epochs to be at least 0, but got nan"),
+        ("--budget", "0.9", "at least one network, but got 0.9"),
+        ("--max-epochs", "0", "a training budget of at least"),
+    ):
+        with pytest.raises(ModebridgeError, match=message):
+            invoke("advise", run, option, value)
 
 
 def test_advice_names_the_export_command_only_where_the_weights_are(tmp_path: Path) -> None:
@@ -77,10 +70,8 @@ def test_advice_names_the_export_command_only_where_the_weights_are(tmp_path: Pa
     (tmp_path / mode / "weights.safetensors").unlink()
     said = f"It cannot be exported from '{tmp_path}', which has its logits but not the weights in {mode}; "
     shown = invoke("advise", tmp_path)
-    assert f"{said}`modebridge run` with the folder's recipe.toml and --out OTHER trains one" in shown
+    assert f"{said}`modebridge run` with the folder's recipe.toml and --out OTHER trains it" in shown
     assert "To export it" not in shown
-    (tmp_path / "fast.onnx").touch()
-    assert f"{said}an exported file is there: fast.onnx" in invoke("advise", tmp_path)
     assert data("advise", tmp_path)["export"] is None
 
 

@@ -1,7 +1,8 @@
-"""Images in memory and as files: decoded like Pillow does, read from the cache the second time, never damaged."""
+"""Images in memory and as files, decoded like Pillow does; and what is refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge.data import ImageFiles, ImageSet, find_images, images, read_images
+from modebridge.data import ImageFiles, ImageSet, find_images, read_images
 from modebridge.errors import ModebridgeError
 from tests.data.pictures import folder_of_classes
 from tests.scenarios import blobs
-
-COUNT = 12
 
 
 def test_bad_sets():
@@ -32,6 +31,7 @@ def test_bad_sets():
 def test_files_know_themselves(tmp_path: Path) -> None:
     here, there = (find_images(folder_of_classes(tmp_path / name)) for name in ("here", "there"))
     assert here.fingerprint() == there.fingerprint() != here.shuffled(1).fingerprint()
+    assert replace(here, size=8).fingerprint() != here.fingerprint()
     with pytest.raises(ModebridgeError, match="1 for 2"):
         ImageFiles(("a", "b"), torch.zeros(1), 2)
     with pytest.raises(ModebridgeError, match="to have images"):
@@ -48,71 +48,22 @@ def test_mistakes_with_folders(tmp_path: Path) -> None:
         find_images(tmp_path)
     (tmp_path / "empty" / "bad.png").write_bytes(b"no image")
     with pytest.raises(ModebridgeError, match=r"bad.png' to be an image"):
-        read_images(find_images(tmp_path))
-    mixed = find_images(folder_of_classes(tmp_path / "mixed"))
-    with pytest.raises(ModebridgeError, match="stream data sets of mixed sizes"):
-        read_images(mixed)
+        read_images(find_images(tmp_path), 8)
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch) -> ImageFiles:
-    """A few PNG files, of a set that counts as large."""
-    monkeypatch.setattr(images, "MANY", COUNT)
-    monkeypatch.setattr(images, "CHUNK", 5)
-    monkeypatch.setenv(images.VARIABLE, str(tmp_path / "cache"))
-    draws = np.random.default_rng(0)
-    for number in range(COUNT):
-        folder = tmp_path / "set" / ("first" if number % 2 else "second")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(256, size=(6, 4, 3), dtype=np.uint8)).save(folder / f"{number:02}.png")
-    return find_images(tmp_path / "set")
-
-
-def entries(tmp_path) -> list:
-    return list((tmp_path / "cache").rglob("*.safetensors"))
-
-
-def test_equal_to_pillow_and_kept(files, tmp_path, monkeypatch):
+@pytest.mark.parametrize("count", [12, 1001])  # in this process, or by workers
+def test_images_in_memory_are_pillows(tmp_path: Path, count: int) -> None:
+    before, draws = torch.get_rng_state(), np.random.default_rng(0)
+    (tmp_path / "only").mkdir()
+    for number in range(count):
+        pixels = draws.integers(256, size=(6, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "only" / f"{number:04}.png")
+    files = find_images(tmp_path)
     expected = np.stack([np.asarray(Image.open(path)).transpose(2, 0, 1) for path in files.paths])
-    decoded = read_images(files)
+    decoded = read_images(files, 6)
     assert decoded.images.dtype == torch.uint8
     assert np.array_equal(decoded.images.numpy(), expected)
     assert torch.equal(decoded.labels, files.labels)
-    assert len(entries(tmp_path)) == 1
-    monkeypatch.setattr(images, "_decode", None)  # not called again
-    assert np.array_equal(read_images(files).images.numpy(), expected)
-
-
-def test_a_changed_file_is_decoded_again(files, tmp_path):
-    before = read_images(files).images.clone()
-    Image.fromarray(np.zeros((6, 4, 3), dtype=np.uint8)).save(files.paths[7])
-    after = read_images(files).images
-    assert not after[7].any()
-    kept = [k for k in range(COUNT) if k != 7]
-    assert torch.equal(after[kept], before[kept])
-
-
-def test_damage_is_noticed(files, tmp_path):
-    before = read_images(files).images.clone()
-    (entry,) = entries(tmp_path)
-    for content in (entry.read_bytes()[:-1] + b"?", b""):
-        entry.write_bytes(content)
-        assert torch.equal(read_images(files).images, before)
-
-
-def test_small_sets_and_no_cache(files, tmp_path, monkeypatch):
-    read_images(files.part(0, COUNT - 1))
-    assert entries(tmp_path) == []
-    monkeypatch.setenv(images.VARIABLE, "")
-    read_images(files)
-    assert entries(tmp_path) == []
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(images.VARIABLE, str(tmp_path / "file"))
-    assert len(read_images(files)) == COUNT, "a cache that cannot be written is no error"
-
-
-@pytest.mark.slow  # torch waits for the other workers
-def test_mixed_sizes_are_refused_from_a_worker_too(files):
-    Image.fromarray(np.zeros((5, 4, 3), dtype=np.uint8)).save(files.paths[7])
-    with pytest.raises(ModebridgeError, match=r"Expected images of 4 x 6, but .* is 4 x 5"):
-        read_images(files)
+    assert torch.equal(torch.get_rng_state(), before)
+    Image.fromarray(np.full((12, 30, 3), 7, dtype=np.uint8)).save(files.paths[3])
+    assert read_images(files, 6).images[3].unique().tolist() == [7], "of another shape: scaled and cropped"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from modebridge.deploy import Temperatures, export
+from modebridge.scoring import ALL
 from tests.deploy.scenes import ensemble, images, tied
 
-FITTED = Temperatures(0.8, (1.0, 1.1, 1.2, 1.3))
+FITTED = Temperatures(0.8, 1.3)
 ALL_OUTPUTS = ("members", "entropy", "mutual_information")
 
 
@@ -18,12 +19,13 @@ def own():
 
 @pytest.fixture(scope="session")
 def cascade(own, tmp_path_factory):
-    """Every output, two bases and three bridges."""
+    """Every output, two bases and three bridges; all members run unless another threshold is given."""
     return export(
         own,
         tmp_path_factory.mktemp("cascade") / "fast.onnx",
         images(2),
         valid=FITTED,
+        threshold=ALL,
         outputs=ALL_OUTPUTS,
         classes=["ant", "bee", "cow"],
         info={"scores": {"accuracy": 0.5}, "about": "a test"},
@@ -47,9 +49,3 @@ def little_onnx(tmp_path_factory):
 def little_pt2(tmp_path_factory):
     """The same as a .pt2 archive."""
     return export(tied(), tmp_path_factory.mktemp("little") / "fast.pt2", images(2), outputs=ALL_OUTPUTS).path
-
-
-@pytest.fixture(params=["little_onnx", "little_pt2"])
-def source(request):
-    """An exported file of either format."""
-    return request.getfixturevalue(request.param)

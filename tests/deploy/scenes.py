@@ -21,11 +21,8 @@ def stirred(net: nn.Module, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     ranges = {"running_mean": (-0.5, 0.5), "running_var": (0.5, 1.5), "weight": (0.5, 1.5), "bias": (-0.5, 0.5)}
     for layer in net.modules():
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-            for name, (low, high) in ranges.items():
-                tensor = getattr(layer, name)
-                if tensor is not None:
-                    tensor.data.uniform_(low, high, generator=generator)
+        for name, ends in ranges.items() if isinstance(layer, nn.BatchNorm2d) else ():
+            getattr(layer, name).data.uniform_(*ends, generator=generator)
         if isinstance(layer, nn.Linear):
             layer.weight.data.mul_(0.5)
     return net.eval()
@@ -83,23 +80,18 @@ def images(count: int, seed: int = 0) -> torch.Tensor:
 
 
 @torch.no_grad()
-def by_hand(
-    found: Ensemble, batch: object, fitted: Temperatures, bridges: int | None = None, threshold: float = 2.0
-) -> Answer:
+def by_hand(found: Ensemble, batch: object, fitted: Temperatures, threshold: float = 2.0) -> Answer:
     """What a file must say, in float64 and without a line of the library but for the members' probabilities."""
     members = found.members(batch).double().numpy()
-    heads = [bridge.heads for bridge in found.bridges]
-    count = len(heads) if bridges is None else bridges
-    end = len(found.bases) + sum(heads[:count])
     first = softmax(np.log(members[0]) / fitted.first, axis=-1)
-    full = softmax(np.log(members[:end].mean(0)) / fitted.by_bridges[count], axis=-1)
+    full = softmax(np.log(members.mean(0)) / fitted.full, axis=-1)
     unsure = first.max(-1) < threshold
-    ran = np.where(unsure[:, None, None], np.arange(len(members))[:, None] < end, np.arange(len(members))[:, None] < 1)
-    used = ran[:, :, 0].sum(1)
-    members = np.where(ran, members.transpose(1, 0, 2), 0.0)
-    mean = members.sum(1) / used[:, None]
-    inside = np.where(ran[:, :, 0], entropy(np.where(ran, members, 1.0), axis=-1), 0.0).sum(1) / used
+    used = np.where(unsure, len(members), 1)
+    ran = np.arange(len(members)) < used[:, None]
+    members = np.where(ran[..., None], members.transpose(1, 0, 2), 0.0)
+    inside = np.where(ran, entropy(np.where(ran[..., None], members, 1.0), axis=-1), 0.0).sum(1) / used
     answer = np.where(unsure[:, None], full, first)
+    mean = members.sum(1) / used[:, None]
     return Answer(answer, used, members, entropy(answer, axis=-1), entropy(mean, axis=-1) - inside)
 
 
@@ -113,16 +105,14 @@ def middle(found: Ensemble, batch: object, temperature: float) -> float:
 
 
 def check_says_what_the_library_says(file: object, found: Ensemble, batch: object, fitted: Temperatures) -> None:
-    """Every output, however the file can be asked."""
-    ways = [(None, None)]
-    if file.meta["elastic"]:
-        ways += [*((j, 2.0) for j in range(len(found.bridges) + 1)), (None, 0.0)]
-        ways += [(j, middle(found, batch, fitted.first)) for j in (None, 1)] if len(next(iter(file(batch)))) > 1 else []
-    for bridges, threshold in ways:
-        told = file(batch, bridges=bridges, threshold=threshold)
-        wanted = by_hand(found, batch, fitted, bridges, 2.0 if threshold is None else threshold)
-        for name in told._fields:
-            np.testing.assert_allclose(
-                getattr(told, name), getattr(wanted, name), atol=1e-5, err_msg=f"{name} {bridges} {threshold}"
-            )
+    """Every output, with every threshold that matters."""
+    few = len(file(batch).used) > 1
+    for threshold in [
+        None,
+        *([2.0, 0.0, *([middle(found, batch, fitted.first)] if few else [])] if file.cascade else []),
+    ]:
+        told = file(batch, threshold=threshold)
+        wanted = by_hand(found, batch, fitted, 2.0 if threshold is None else threshold)
+        for name, one, other in zip(told._fields, told, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5, err_msg=f"{name} {threshold}")
         assert (told.probabilities.dtype, told.used.dtype) == (np.float32, np.int64)

@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 
 import numpy as np
 import onnx
@@ -26,16 +25,7 @@ from modebridge.ensembles import Ensemble, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.conftest import ALL_OUTPUTS, FITTED
-from tests.deploy.scenes import (
-    by_hand,
-    check_says_what_the_library_says,
-    headed,
-    images,
-    middle,
-    stirred,
-    tied,
-)
-from tests.networks import HuggingFaceStyle
+from tests.deploy.scenes import by_hand, check_says_what_the_library_says, headed, images, middle, stirred, tied
 
 
 def alone(net: nn.Module) -> Ensemble:
@@ -48,25 +38,25 @@ def test_every_output_is_the_librarys(own, kind, count, request):
     check_says_what_the_library_says(request.getfixturevalue(kind), own, images(count, seed=5), FITTED)
 
 
-@pytest.mark.parametrize("suffix", [".onnx", pytest.param(".pt2", marks=pytest.mark.slow)])
-def test_bridges_with_several_heads_and_taps(tmp_path, suffix):
-    own, fitted = headed(), Temperatures(0.9, (1.0, 1.1, 1.2))
-    file = export(
-        own, tmp_path / f"heads{suffix}", images(1), valid=fitted, outputs=ALL_OUTPUTS, info={"names": "abcd"}
-    )
+@pytest.mark.parametrize(
+    ("suffix", "threshold"), [(".onnx", 2.0), (".onnx", None), pytest.param(".pt2", None, marks=pytest.mark.slow)]
+)
+def test_bridges_with_several_heads_and_taps(tmp_path, suffix, threshold):
+    own, fitted = headed(), Temperatures(0.9, 1.2)
+    options = {"valid": fitted, "threshold": threshold, "outputs": ALL_OUTPUTS, "info": {"names": "abcd"}}
+    file = export(own, tmp_path / f"heads{suffix}", images(1), **options)
     check_says_what_the_library_says(file, own, images(9, seed=5), fitted)
     meta = file.meta
     assert meta["members"] == ["a", "b", "c/0", "c/1", "c/2", "d"]
     assert (meta["bases"], meta["bridges"], meta["heads"], meta["taps"]) == (2, 2, [3, 1], ["0 + 2", "2"])
     # A body's last layer has all its heads; the unit is the base's 9 * 16 * 3 + 27 * 4 * 4 + 16 * 4.
-    bodies = [14 * 5 + 5 * 12, 4 * 5 + 5 * 4]
-    assert meta["cost"]["by_bridges"] == pytest.approx([2 + part / 928 for part in accumulate(bodies, initial=0)])
+    assert meta["cost"]["relative_flops"] == pytest.approx(2 + (14 * 5 + 5 * 12 + 4 * 5 + 5 * 4) / 928)
 
 
-def test_plain_files_always_run_all_members(tmp_path):
+def test_files_without_a_threshold_always_run_all_members(tmp_path):
     own, labels = headed(), torch.arange(60) % 4
     valid = [(images(60), labels)]
-    file = export(own, tmp_path / "a.onnx", images(2), plain=True, outputs=(), valid=valid)
+    file = export(own, tmp_path / "a.onnx", images(2), outputs=(), valid=valid)
     session = onnxruntime.InferenceSession(str(file.path), providers=["CPUExecutionProvider"])
     assert [one.name for one in session.get_inputs()] == ["images"]
     assert [one.name for one in session.get_outputs()] == ["probabilities", "used"] == file.meta["outputs"]
@@ -77,41 +67,37 @@ def test_plain_files_always_run_all_members(tmp_path):
     assert file.meta["temperature"] == pytest.approx(float(own.temperature), rel=1e-5)
     with torch.no_grad():
         np.testing.assert_allclose(told.probabilities, own(images(5)), atol=1e-5)
-    for asked in ({"bridges": 1}, {"threshold": 0.5}):
-        with pytest.raises(ModebridgeError, match="a file with a cascade for bridges and threshold"):
-            file(images(1), **asked)
+    with pytest.raises(ModebridgeError, match=r"a cascade for a threshold, but '.*a\.onnx' always runs all members"):
+        file(images(1), threshold=0.5)
     # Of a calibrated ensemble, all members keep its own temperature.
     own.temperature.fill_(1.7)
     with torch.no_grad():
         tables = own.members(images(60))
-    fresh = [fit_temperature(tables[:end].mean(0), labels) for end in (2, 5)]
-    found = export(own, tmp_path / "b.onnx", images(2), valid=valid, plain=True).meta
-    assert found["temperatures"] == pytest.approx([*fresh, 1.7], rel=1e-5)
+    found = export(own, tmp_path / "b.pt2", images(2), valid=valid).meta
+    assert found["temperature"] == pytest.approx(1.7)
     assert found["first_temperature"] == pytest.approx(fit_temperature(tables[0], labels), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["cascade", "package"])
-def test_the_metadata(own, kind, request):
-    file = request.getfixturevalue(kind)
-    meta = DeployedEnsemble.load(file.path).meta
-    assert meta == file.meta
-    assert meta["members"] == ["mode-0", "mode-1", "I-0", "I-1", "II-10"]
-    assert (meta["image"], meta["normalization"]["mean"]) == ([1, 8, 8], [0.3])
-    assert (meta["first_temperature"], meta["temperatures"]) == (0.8, [1.0, 1.1, 1.2, 1.3])
-    assert meta["modes"] == [Mode.from_module(base).id for base in own.bases]
-    assert meta["parity"]["largest_difference"] == file.parity < 1e-5
-    costs = meta["cost"]["by_bridges"]
-    assert (costs, costs[0], costs[-1]) == (sorted(costs), 2.0, meta["cost"]["relative_flops"])
-    assert {"torch", "python"} <= set(meta["versions"])
-    if kind == "cascade":
-        assert (meta["classes"], meta["scores"], meta["about"]) == (["ant", "bee", "cow"], {"accuracy": 0.5}, "a test")
+def test_the_metadata(own, cascade, package):
+    for file in (cascade, package):
+        meta = DeployedEnsemble.load(file.path).meta
+        assert meta == file.meta
+        assert meta["members"] == ["mode-0", "mode-1", "I-0", "I-1", "II-10"]
+        assert meta["image"] == [1, 8, 8]
+        assert (meta["first_temperature"], meta["temperature"]) == FITTED
+        assert meta["modes"] == [Mode.from_module(base).id for base in own.bases]
+        assert meta["parity"]["largest_difference"] == file.parity < 1e-5
+        assert 2.0 < meta["cost"]["relative_flops"] < 3.0
+        assert {"torch", "python", "modebridge"} <= set(meta["versions"])
+    meta = cascade.meta
+    assert (meta["classes"], meta["scores"], meta["about"]) == (["ant", "bee", "cow"], {"accuracy": 0.5}, "a test")
 
 
-def test_any_client_of_onnx_runtime_can_leave_the_other_inputs_out(cascade, own):
-    """And the work of bridges that are not asked for is not done: its profile lists every node that ran."""
+def test_any_client_of_onnx_runtime_can_leave_the_threshold_out(cascade, own):
+    """And members that are not needed do not run: the profile lists every node that did, and no batch norm is left."""
     model = onnx.load(cascade.path)
     onnx.checker.check_model(model, full_check=True)
-    assert [value.name for value in model.graph.input] == ["images", "bridges", "threshold"]
+    assert [value.name for value in model.graph.input] == ["images", "threshold"]
     assert [value.name for value in model.graph.output] == ["probabilities", *ALL_OUTPUTS, "used"]
     batch = images(4)
 
@@ -123,14 +109,14 @@ def test_any_client_of_onnx_runtime_can_leave_the_other_inputs_out(cascade, own)
         found = session.run(["probabilities"], {"images": batch.numpy(), **feed})[0]
         with open(session.end_profiling()) as file:  # noqa: PTH123
             ran = Counter(event.get("args", {}).get("op_name") for event in json.load(file))
+        assert ran["BatchNormalization"] == 0
         return found, ran["Conv"] + ran["FusedConv"]
 
     told, most = convolutions()
     np.testing.assert_allclose(told, by_hand(own, batch, FITTED).probabilities, atol=1e-5)
-    counts = [convolutions(bridges=np.array(j))[1] for j in range(4)]
-    assert counts == sorted(set(counts)), "each further bridge has convolutions of its own"
-    assert counts[-1] == most
-    assert convolutions(threshold=np.array(0.0, np.float32))[1] < counts[0], "sure of all: no second base"
+    told, least = convolutions(threshold=np.array(0.0, np.float32))
+    np.testing.assert_allclose(told, by_hand(own, batch, FITTED, 0.0).probabilities, atol=1e-5)
+    assert 0 < least < most / 2
 
 
 def test_a_threshold_of_its_own(tmp_path):
@@ -138,11 +124,10 @@ def test_a_threshold_of_its_own(tmp_path):
     own.bases[0][3].weight.data.mul_(1e8)
     threshold = middle(own, batch, 1.0)
     file = export(own, tmp_path / "a.onnx", images(2), threshold=threshold, outputs=())
-    assert sorted(set(file(batch).used.tolist())) == [1, 2]
-    assert set(file(batch, threshold=2).used.tolist()) == {2}
-    np.testing.assert_allclose(
-        file(batch).probabilities, by_hand(own, batch, Temperatures(1.0, (1.0, 1.0)), None, threshold)[0], atol=1e-5
-    )
+    wanted = by_hand(own, batch, Temperatures(1.0, 1.0), threshold)
+    assert sorted(set(wanted.used)) == [1, 2]
+    np.testing.assert_array_equal(file(batch).used, wanted.used)
+    np.testing.assert_allclose(file(batch).probabilities, wanted.probabilities, atol=1e-5)
 
 
 def test_no_image_and_threads(cascade):
@@ -156,20 +141,15 @@ def test_no_image_and_threads(cascade):
     assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("bad", "asked", "message"),
-    [
-        (torch.rand(2, 1, 8, 9), {}, r"images of shape \(B, 1, 8, 8\), but got \(2, 1, 8, 9\)"),
-        (torch.rand(1, 8, 8), {}, r"images of shape \(B, 1, 8, 8\)"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), {}, "floats in .0, 1., but got uint8; divide"),
-        (images(1), {"bridges": "1"}, "bridges to be from 0 to 3, but got 1"),
-        (images(1), {"bridges": 4}, "bridges to be from 0 to 3, but got 4"),
-        (images(1), {"threshold": float("nan")}, "threshold to be at least 0, but got nan"),
-    ],
-)
-def test_bad_questions_are_said(cascade, bad, asked, message):
-    with pytest.raises(ModebridgeError, match=message):
-        cascade(bad, **asked)
+def test_bad_questions_are_said(cascade):
+    for bad, threshold, message in (
+        (torch.rand(2, 1, 8, 9), None, r"images of shape \(B, 1, 8, 8\), but got \(2, 1, 8, 9\)"),
+        (torch.rand(1, 8, 8), None, r"images of shape \(B, 1, 8, 8\)"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), None, "floats in .0, 1., but got uint8; divide"),
+        (images(1), float("nan"), "threshold to be at least 0, but got nan"),
+    ):
+        with pytest.raises(ModebridgeError, match=message):
+            cascade(bad, threshold=threshold)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +168,10 @@ def test_bad_questions_are_said(cascade, bad, asked, message):
         ),
         ({"info": {"scores": {"accuracy": float("nan")}}}, "Expected finite numbers, .* to store in '.*fast.onnx'"),
         ({"outputs": ["entropies"]}, "extra outputs, but got 'entropies'; did you mean entropy"),
-        ({"plain": True, "threshold": 0.5}, "in an .onnx file that is not plain, but got 0.5 for 'fast.onnx'"),
         ({"path": "fast.pt2", "threshold": 0.5}, "a threshold .* in an .onnx file"),
         ({"threshold": float("nan")}, "a threshold of at least 0"),
         ({"valid": []}, "valid to have batches"),
-        ({"valid": Temperatures(1.0, (1.0,))}, "a positive temperature for each of 0 to 1 bridge, but got"),
-        ({"valid": Temperatures(1.0, (1.0, 0.0))}, "a positive temperature for each of 0 to 1 bridge, but got"),
+        ({"valid": Temperatures(1.0, 0.0)}, "temperatures to be positive, but got"),
         ({"path": "fast.pt2", "tolerance": 0.0}, r"within 0 of the library's, but got a difference of .*, so nothing"),
     ],
 )
@@ -220,18 +198,13 @@ def test_without_the_extras_one_sentence(tmp_path, monkeypatch):
 
 
 def test_parity_sees_one_wrong_way_to_ask(own):
-    def ask(batch, bridges, threshold, wrong=None):
-        found = by_hand(own, batch, FITTED, bridges, 2.0 if threshold is None else threshold)[0]
-        return found + (0.01 if wrong is not None and wrong(batch, bridges, threshold) else 0.0)
+    def ask(batch, threshold, wrong=lambda batch, threshold: False):
+        return by_hand(own, batch, FITTED, threshold)[0] + (0.01 if wrong(batch, threshold) else 0.0)
 
     batches = probe(images(70), own)
     assert [len(batch) for batch in batches] == [7, 1, 64, 1, 6]
     assert largest_difference(ask, own, FITTED, batches, cascade=True) < 1e-5
-    for wrong in (
-        lambda batch, bridges, threshold: len(batch) == 1,
-        lambda batch, bridges, threshold: bridges == 1,
-        lambda batch, bridges, threshold: threshold is not None,
-    ):
+    for wrong in (lambda batch, threshold: len(batch) == 1, lambda batch, threshold: threshold < 1):
         found = largest_difference(lambda *a, w=wrong: ask(*a, wrong=w), own, FITTED, batches, cascade=True)
         assert found == pytest.approx(0.01, abs=1e-4)
     nan = largest_difference(lambda *a: ask(*a) * np.nan, own, FITTED, batches, cascade=False)
@@ -240,21 +213,54 @@ def test_parity_sees_one_wrong_way_to_ask(own):
 
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
     """Rounding may send any of them either way; a wrong answer is seen among them all the same."""
-    own, fitted = tied(), Temperatures(1.3, (1.0, 1.0))
+    own, fitted = tied(), Temperatures(1.3, 1.0)
     with torch.no_grad():
         members = own.members(images(7, seed=1))
     assert members[0].amax(-1).diff().abs().max() < 1e-6
     assert (members[1] - members[0]).abs().max() > 0.05, "a wrong way would be seen"
-    assert export(own, tmp_path / "a.onnx", images(7), valid=fitted).parity < 1e-5
+    assert export(own, tmp_path / "a.onnx", images(7), valid=fitted, threshold=0.5).parity < 1e-5
 
-    def ask(batch, bridges, threshold, wrong=0.0):
-        if threshold is None:
-            return by_hand(own, batch, fitted, bridges)[0]
-        return by_hand(own, batch, fitted, bridges, threshold + 1e-6 * (-1) ** len(batch))[0] + wrong
+    def ask(batch, threshold, wrong=0.0):
+        return by_hand(own, batch, fitted, threshold + 1e-6 * (-1) ** len(batch))[0] + wrong
 
     batches = probe(images(4), own)
     assert largest_difference(ask, own, fitted, batches, cascade=True) < 1e-5
     assert largest_difference(lambda *a: ask(*a, wrong=0.01), own, fitted, batches, cascade=True) > 0.009
+
+
+@pytest.mark.parametrize("threshold", [None, 0.5])
+def test_probabilities_that_are_nearly_zero(tmp_path, threshold):
+    """The small constant before a logarithm must not be optimized away: without it, entropies are NaN."""
+    net = nn.Linear(4, 3, bias=False)
+    net.weight.data = 300 * torch.eye(3, 4)
+    file = export(alone(net), tmp_path / "a.onnx", torch.eye(4)[:3], threshold=threshold, valid=Temperatures(11, 11))
+    assert np.isfinite(file(torch.eye(4)).entropy).all()
+    floor = 1e-12 ** (1 / 11)
+    wanted = np.array([1, floor, floor]) / (1 + 2 * floor)
+    np.testing.assert_allclose(file(torch.eye(4)).probabilities[:, 0], [*wanted, 1 / 3], rtol=1e-4)
+
+
+class Scaled(nn.Linear):
+    """Keeps what is no tensor in its state dict."""
+
+    scale = 2.0
+
+    def get_extra_state(self):
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state):
+        self.scale = state["scale"]
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2"])
+def test_a_network_with_state_that_is_no_tensor(tmp_path, name):
+    nets = [Scaled(4, 3).eval() for _ in range(2)]
+    own = Ensemble(nets[0], [Mode.from_module(net) for net in nets])
+    file, batch = export(own, tmp_path / name, torch.rand(2, 4)), torch.ones(3, 4)
+    np.testing.assert_allclose(file(batch).probabilities, own.predict_proba(batch), atol=1e-5)
 
 
 class Looks(nn.Module):
@@ -267,28 +273,15 @@ class Leaves(nn.Module):
         return torch.from_numpy(x.numpy() * 2)
 
 
-@pytest.mark.parametrize(
-    ("inner", "suffix", "words"),
-    [
-        (Looks, "onnx", "data-dependent"),
-        (Leaves, "pt2", ""),
-        (Looks, "pt2", "data-dependent"),
-    ],
-)
-def test_what_cannot_be_exported_is_one_sentence(tmp_path, capfd, inner, suffix, words):
-    net = nn.Sequential(nn.Linear(4, 3), inner())
+@pytest.mark.parametrize(("inner", "suffix"), [(Looks, "onnx"), (Looks, "pt2"), (Leaves, "pt2")])
+def test_what_cannot_be_exported_is_one_sentence(tmp_path, capfd, inner, suffix):
     with pytest.raises(ModebridgeError) as caught:
-        export(alone(net), tmp_path / f"a.{suffix}", torch.rand(2, 4))
+        export(alone(nn.Sequential(nn.Linear(4, 3), inner())), tmp_path / f"a.{suffix}", torch.rand(2, 4))
+    exporter = "torch.onnx" if suffix == "onnx" else "torch.export"
     message = str(caught.value)
-    what = (
-        "Sequential to be exportable by torch.onnx"
-        if suffix == "onnx"
-        else "the ensemble to be exportable by torch.export"
-    )
-    assert message.startswith(f"Expected {what}, but got '")
-    assert words in message
-    assert "\x1b" not in message
-    assert "\n" not in message
+    assert message.startswith(f"Expected the ensemble to be exportable by {exporter}, but got '")
+    assert ("data-dependent" in message) == (inner is Looks)
+    assert message.isprintable()
     captured = capfd.readouterr()
     assert captured.out + captured.err == "", "no screen of graph either"
     assert list(tmp_path.iterdir()) == []
@@ -298,18 +291,6 @@ def test_batches_of_one_size_only(tmp_path):
     net = nn.Sequential(nn.Unflatten(0, (2, -1)), nn.Flatten(0, 1), nn.Linear(4, 3))
     with pytest.raises(ModebridgeError, match=r"Sequential to run on one row of the example, .*accepts any batch size"):
         export(alone(net), tmp_path / "a.pt2", torch.rand(2, 4))
-
-
-def test_a_network_that_returns_an_object(tmp_path):
-    file = export(alone(HuggingFaceStyle()), tmp_path / "h.onnx", torch.rand(1, 3, 32, 32).half(), plain=True)
-    assert file.parity < 1e-5
-    # Nobody knows how its images were normalized, and the file does not pretend to.
-    assert "not known" in file.meta["normalization"]["input"]
-
-
-def test_batch_norm_over_tokens_is_not_folded(tmp_path):
-    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(7), nn.Flatten(), nn.Linear(56, 3))
-    assert export(alone(net), tmp_path / "t.onnx", torch.rand(2, 7, 6), plain=True).parity < 1e-5
 
 
 @pytest.mark.slow
@@ -328,8 +309,5 @@ def test_networks_of_others(tmp_path, make, tap, width):
     layout = "map" if width == 256 else "tokens"
     own = Ensemble(net, [mode], [Bridge(VectorBody(width, 8, 5, layout=layout), [mode], tap)])
     for name in ("a.onnx", "a.pt2"):
-        file = export(own, tmp_path / name, torch.rand(2, 3, 32, 32))
-        with torch.no_grad():
-            np.testing.assert_allclose(
-                file(torch.ones(3, 3, 32, 32)).probabilities, own(torch.ones(3, 3, 32, 32)), atol=1e-5
-            )
+        file, batch = export(own, tmp_path / name, torch.rand(2, 3, 32, 32)), torch.ones(3, 3, 32, 32)
+        np.testing.assert_allclose(file(batch).probabilities, own.predict_proba(batch), atol=1e-5)

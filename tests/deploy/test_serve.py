@@ -19,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from modebridge.cli.app import app as program
 from modebridge.errors import ModebridgeError
-from tests.deploy.test_inputs import texts_file
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 from starlette.testclient import TestClient
@@ -46,13 +47,10 @@ def file(little_onnx):
 
 @pytest.fixture(scope="module")
 def client(file):
-    config = ServeConfig(max_mb=0.1, max_megapixels=0.01, read_seconds=5.0)
-    with TestClient(application(file, config), raise_server_exceptions=False) as client:
+    with TestClient(application(file, ServeConfig(max_mb=0.1, max_megapixels=0.01))) as client:
         yield client
 
 
-FORM = {"files": {"image": ("seven.png", png(PIXELS))}, "data": {"other": "text"}}
-ENCODED = base64.b64encode(png(PIXELS)).decode()
 LARGE = png(np.zeros((101, 100), np.uint8))
 
 
@@ -61,8 +59,8 @@ LARGE = png(np.zeros((101, 100), np.uint8))
     [
         {"content": png(PIXELS)},
         {"content": png(PIXELS, "RGB"), "headers": {"content-type": "image/png"}},
-        FORM,
-        {"json": {"image": ENCODED}},
+        {"files": {"image": ("seven.png", png(PIXELS))}, "data": {"other": "text"}},
+        {"json": {"image": base64.b64encode(png(PIXELS)).decode()}},
         {"json": {"image": LISTS}},
         {"json": LISTS},
     ],
@@ -76,14 +74,13 @@ def test_an_image_in_every_form(client, file, sent):
     top = int(wanted.probabilities[0].argmax())
     assert (told["class"], told["index"], told["used"]) == (file.meta["classes"][top], top, 2)
     assert told["probability"] == max(told["probabilities"])
-    assert told["entropy"] == pytest.approx(float(wanted.entropy[0]), abs=1e-6)
-    assert told["mutual_information"] == pytest.approx(float(wanted.mutual_information[0]), abs=1e-6)
+    for name in ("entropy", "mutual_information"):
+        assert told[name] == pytest.approx(float(getattr(wanted, name)[0]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("sent", "status", "words"),
     [
-        ({"content": b"nothing"}, 400, "Expected an image file, but got 7 bytes"),
         ({"content": b""}, 400, "Expected an image file, but got 0 bytes"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "Expected the body to be JSON"),
         ({"json": {"image": "???"}}, 400, "to be base64"),
@@ -112,38 +109,25 @@ def test_health_info_and_other_paths(client, file):
     assert client.get("/nothing").json() == {"detail": "Not Found"}
 
 
-class Slow:
+@pytest.fixture
+def slow(little_onnx):
     """A file that answers when it is told to, and remembers its batches."""
+    file = DeployedEnsemble.load(little_onnx)
+    answer, file.go, file.batches, file.fails = file._run, threading.Event(), [], False
+    file.go.set()
 
-    def __init__(self, file):
-        self.file, self.meta, self.batches, self.go = file, file.meta, [], threading.Event()
-        self.fails = False
-        self.go.set()
+    def run(feed):
+        file.go.wait(30)
+        file.batches.append(len(feed["images"]))
+        if file.fails:
+            raise MemoryError("buy some")
+        return answer(feed)
 
-    def image_shape(self):
-        return self.file.image_shape()
-
-    def __call__(self, images):
-        self.go.wait(30)
-        self.batches.append(len(images))
-        if self.fails:
-            raise ModebridgeError("Expected memory, but got none; buy some.")
-        return self.file(images)
-
-    def records(self, images):
-        self(images)
-        return self.file.records(images)
+    file._run = run
+    return file
 
 
-def eventually(look):
-    end = time.monotonic() + 30
-    while not look():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
-def test_requests_run_together_and_get_their_own_answers(file):
-    slow = Slow(file)
+def test_requests_run_together_and_get_their_own_answers(file, slow):
     pictures = [np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8) for k in range(12)]
     with TestClient(application(slow, ServeConfig(batch=4, wait_ms=50))) as client, ThreadPoolExecutor(12) as clients:
         answers = list(clients.map(lambda pixels: client.post("/predict", content=png(pixels)), pictures))
@@ -155,8 +139,7 @@ def test_requests_run_together_and_get_their_own_answers(file):
     assert {int(answer.headers["x-batch-size"]) for answer in answers} == set(slow.batches[1:])
 
 
-def test_more_requests_than_allowed_and_a_file_that_fails(file):
-    slow = Slow(file)
+def test_more_requests_than_allowed_and_a_file_that_fails(slow):
     app = application(slow, ServeConfig(max_requests=2, batch=1))
     with TestClient(app) as client, ThreadPoolExecutor(2) as clients:
         slow.go.clear()
@@ -167,8 +150,8 @@ def test_more_requests_than_allowed_and_a_file_that_fails(file):
             return answer
 
         waiting = [clients.submit(patient) for _ in range(2)]
-        eventually(lambda: client.post("/predict", content=b"").status_code == 429)
-        refused = client.post("/predict", content=png(PIXELS))
+        while (refused := client.post("/predict", content=b"")).status_code != 429:
+            time.sleep(0.01)
         assert "at most 2 requests at a time" in refused.json()["detail"]
         assert client.get("/health").status_code == 200
         slow.go.set()
@@ -194,11 +177,18 @@ def test_a_request_that_does_not_arrive(file):
     assert sent[0]["status"] == 408
 
 
+def test_limits_are_numbers(little_onnx):
+    for name, value in (("max_mb", float("nan")), ("max_megapixels", float("inf")), ("wait_ms", -1)):
+        with pytest.raises(ModebridgeError, match=f"Expected {name} to be a finite number from 0, but got {value}"):
+            ServeConfig(**{name: value})
+    answer = CliRunner().invoke(program, ["serve", str(little_onnx), "--max-mb", "nan"])
+    assert "Expected max_mb to be a finite number" in str(answer.exception)
+
+
 def test_what_stops_it_before_it_starts(tmp_path, little_onnx):
-    with pytest.raises(ModebridgeError, match="to be a file, but it does not exist"):
-        serve(tmp_path / "none.onnx")
-    with pytest.raises(ModebridgeError, match=r"takes images \(C, H, W\), but"):
-        serve(texts_file(tmp_path))
+    answer = CliRunner().invoke(program, ["serve", str(tmp_path / "none.onnx")])
+    assert "to be a file, but it does not exist" in str(answer.exception)
+    assert answer.output == "", "it does not say that it serves"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -207,13 +197,22 @@ def test_what_stops_it_before_it_starts(tmp_path, little_onnx):
             serve(little_onnx, ServeConfig(port=port))
 
 
+PATIENT = """
+import functools, sys
+from modebridge.cli.boundary import run_program
+from modebridge.deploy import serve
+serve.ServeConfig = functools.partial(serve.ServeConfig, wait_ms=300)
+run_program(sys.argv[1:])
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_server_is_stopped_gently(little_onnx, number):
     """It exits with 0 and says nothing but where it serves; what had arrived is answered."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "modebridge", "serve", str(little_onnx), "--port", str(port), "--wait-ms", "300"]
+    command = [sys.executable, "-c", PATIENT, "serve", str(little_onnx), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             said = server.stderr.readline()

@@ -68,7 +68,6 @@ def test_as_a_process_of_its_own(arguments, code, said):
         (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; did you mean mode.epochs"),
         (("run", "cifar10-short", "--data", "/nowhere"), "Expected CIFAR-10 in '/nowhere'"),
         (("run", "mine.toml"), "no such file"),
-        (("run", "--gpus-per-stage", "0.5"), "Expected --gpus-per-stage only with --on"),
         (("run", "--on", ""), "Expected --on to name a cluster"),
         (("study", "typo"), "Expected a known study, but got 'typo'"),
         (("report", "/nowhere"), "to be a run folder"),

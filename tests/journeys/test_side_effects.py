@@ -12,7 +12,6 @@ import modebridge as mb
 from modebridge.bridges import Bridge, curve_target, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.deploy import EnsembleModule
-from modebridge.deploy.runners import Branches
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call, without_side_effects
@@ -91,7 +90,7 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
     net, (a, b), data = net_of(way), modes_of(), batches()
     bridges = fit_bridges(net, plans_of(net, inplace), data, config=quick(2))
     ensemble = mb.Ensemble(net, [a, b], list(bridges.values())).calibrate(data)
-    one, images = EnsembleModule(ensemble, outputs=["members"], folded=False), data[0][0]
+    one, images = EnsembleModule(ensemble, outputs=["members"]), data[0][0]
     curve, mode = fit_curve(net, a, b, data, config=quick(2)), fit_mode(net, data, config=quick(2))
     with torch.no_grad():
         found = {name: tensor for key, bridge in bridges.items() for name, tensor in _named(key, bridge.state_dict())}
@@ -100,7 +99,6 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
         for turn in range(2):  # the first call sees how the network works, the second trusts it
             found[f"members {turn}"] = ensemble.members(images)
             found[f"one {turn}"] = one(images)[0]
-            found[f"branches {turn}"] = Branches(ensemble, dtype=torch.float64)(images)
             found[f"predict {turn}"] = predict(ensemble, data)[0]
         found["profile"] = torch.tensor([point.nll for point in curve_profile(net, curve, data, 3)])
         found["temperature"] = ensemble.temperature
@@ -188,7 +186,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
         lambda: tapped.run(tapped.state_of(mode.state), images),
         lambda: objective.prepare((images, torch.zeros(3, dtype=torch.long)), {}),
         lambda: ensemble(images),
-        lambda: EnsembleModule(ensemble, folded=False)(images),
+        lambda: EnsembleModule(ensemble)(images),
     ]
     for ask in asked:
         with pytest.raises(ModebridgeError, match="tap 'stem' to stay unchanged, but a later layer changed it"):

@@ -15,18 +15,7 @@ from PIL import Image
 import modebridge as mb
 from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import (
-    DataConfig,
-    DataFacts,
-    Recipe,
-    RunData,
-    changed,
-    check_recipe,
-    facts_of,
-    find_recipe,
-    from_toml,
-    to_toml,
-)
+from modebridge.recipes import DataConfig, DataFacts, Recipe, RunData, changed, check_recipe, facts_of, find_recipe
 from modebridge.recipes.network import network_of
 from tests.plans import fit_mode
 
@@ -42,16 +31,9 @@ def parts():
     labels = torch.arange(60) % 4
     return [(images[a:b], labels[a:b]) for a, b in ((0, 40), (40, 50), (50, 60))]
 
-def pairs():
-    train, valid, test = parts()
-    return train, test
-
 def drawn():
     images = torch.rand(40, 3, 8, 8)
     return (images, torch.arange(40) % 4), (images[:10], torch.arange(10) % 4)
-
-def bytes_():
-    return [((images * 255).byte(), labels) for images, labels in parts()]
 
 def sets():
     train, valid, test = parts()
@@ -67,26 +49,15 @@ def persistent():
 def dicts():
     return [[({"left": x[:, :, :, :4], "right": x[:, :, :, 4:]}, y)] for x, y in parts()]
 
-def mixed():
-    return loaders((True, False, True))
-
-def two_loaders():
-    return loaders()[:2]
-
-def one():
-    return parts()[0]
-
-def nothing():
-    return None
-
-def numbers():
-    return 1, 2, 3
-
-def generators():
-    return [iter(loader) for loader in loaders()]
-
-def floats():
-    return [(images, labels.float()) for images, labels in parts()]
+pairs = lambda: parts()[::2]
+bytes_ = lambda: [((images * 255).byte(), labels) for images, labels in parts()]
+mixed = lambda: loaders((True, False, True))
+two_loaders = lambda: loaders()[:2]
+one = lambda: parts()[0]
+nothing = lambda: None
+numbers = lambda: (1, 2, 3)
+generators = lambda: [iter(loader) for loader in loaders()]
+floats = lambda: [(images, labels.float()) for images, labels in parts()]
 
 class Two(nn.Module):
     def __init__(self, classes):
@@ -108,10 +79,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe_on(name: str, net: str = "digits", **data: object) -> Recipe:
-    """Everything as short as it can be."""
-    base = find_recipe("digits")
-    once = {stage: replace(getattr(base, stage), epochs=1) for stage in ("mode", "curve", "bridge")}
-    return replace(base, net=net, modes=2, data=DataConfig(name, 8, **data), **once)  # type: ignore[arg-type]
+    return replace(find_recipe("digits"), net=net, data=DataConfig(name, 8, **data))  # type: ignore[arg-type]
 
 
 def joined(batches: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,16 +93,12 @@ def test_facts_of_a_named_set_are_those_of_its_images(settings: list[str]) -> No
     facts = RunData(recipe).facts
     assert facts == facts_of(recipe)
     assert DataFacts.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
-    with pytest.raises(ModebridgeError, match="facts of a data set"):
-        DataFacts.from_dict({"classes": "x"})
 
 
 def test_images_of_imagenet_have_the_networks_size_or_the_recipes() -> None:
     recipe = find_recipe("in1k")
     for net, size, image in [("in1k", 0, 224), ("tin200", 0, 64), ("timm:resnet18", 0, 224), ("in1k", 96, 96)]:
-        facts = facts_of(replace(recipe, net=net, data=replace(recipe.data, size=size)))
-        assert facts is not None
-        assert facts.image == (3, image, image)
+        assert facts_of(replace(recipe, net=net, data=replace(recipe.data, size=size))).image == (3, image, image)
 
 
 def test_a_pair_of_tensors_is_cut_and_fed_as_it_is(mine: Path) -> None:
@@ -143,9 +107,7 @@ def test_a_pair_of_tensors_is_cut_and_fed_as_it_is(mine: Path) -> None:
     again = RunData(recipe_on(f"{mine}:pairs"))
     assert (again.learned_from, again.scored_on) == (data.learned_from, data.scored_on)
     images, labels = joined(data.test())
-    image = data.image(3)
-    assert image is not None
-    assert torch.equal(image, images[3])
+    assert torch.equal(data.image(3), images[3])
     assert torch.equal(labels, data.labels("test"))
     train, valid = joined(data.plain_train(1000))[0], joined(data.valid())[0]
     # No image is in two splits.
@@ -156,10 +118,8 @@ def test_a_pair_of_tensors_is_cut_and_fed_as_it_is(mine: Path) -> None:
 
 def test_bytes_are_scaled_and_classes_may_be_told(mine: Path) -> None:
     data = RunData(recipe_on(f"{mine}:bytes_"))
-    image = data.image(0)
-    assert image is not None
-    assert image.dtype == torch.float32
-    assert 0.9 < float(image.max()) <= 1
+    assert data.image(0).dtype == torch.float32
+    assert 0.9 < float(data.image(0).max()) <= 1
     assert RunData(recipe_on(f"{mine}:sets")).facts.classes == 7
 
 
@@ -177,10 +137,7 @@ def test_loaders_are_fed_as_they_are(mine: Path) -> None:
     assert data.facts == pairs.facts
     assert torch.equal(joined(data.test())[0], joined(pairs.test())[0])
     assert torch.equal(data.labels("valid"), pairs.labels("valid"))
-    image, same = data.image(9), pairs.image(9)
-    assert image is not None
-    assert same is not None
-    assert torch.equal(image, same)
+    assert torch.equal(data.image(9), pairs.image(9))
     shuffled = data.train("mode", 0)
     assert not torch.equal(joined(shuffled)[1], joined(shuffled)[1])
     assert len(shuffled) == 5
@@ -225,7 +182,6 @@ def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
         ("floats", {}, r"labels of train to be integers of shape \(N,\), but got torch.float32"),
         ("loaders", {"train": 10}, "data.train to be 0 for a loader, which is used as a whole, but got 10"),
         ("loaders", {"pad": 1}, "images in one tensor for data.pad and data.flip, but .* returns a loader"),
-        ("pairs", {"size": 16}, "data.size to be 0 for .*, whose images already have a size"),
         ("none", {}, "to be a function in .*mine.py', but it has no 'none'"),
     ],
 )
@@ -239,17 +195,15 @@ def test_a_function_whose_data_does_not_fit_is_a_sentence(
 def test_networks_of_the_paper_on_a_users_images(mine: Path) -> None:
     recipe = recipe_on(f"{mine}:pairs")
     check_recipe(recipe)  # as far as that goes without the data
-    with pytest.raises(ModebridgeError, match=r"net to take images with the data's 3 channel\(s\), but digits takes 1"):
-        check_recipe(recipe, RunData(recipe))
     fitting = replace(recipe, net="cifar10")
     check_recipe(fitting, RunData(fitting))
-    wide = replace(fitting, data=replace(fitting.data, pad=9))
-    data = RunData(wide)
-    with pytest.raises(ModebridgeError, match="at most the image side of 8 pixels, but got 9"):
-        check_recipe(wide, data)
-    several = replace(recipe, data=replace(recipe.data, name=f"{mine}:dicts"))
-    with pytest.raises(ModebridgeError, match="for net digits, but the data has several inputs"):
-        check_recipe(several, RunData(several))
+    for wrong, message in [
+        (recipe, r"images of \(1, height, width\) for net digits, but the data has \(3, 8, 8\)"),
+        (replace(fitting, data=replace(fitting.data, pad=9)), "at most the image side of 8 pixels, but got 9"),
+        (replace(recipe, data=replace(recipe.data, name=f"{mine}:dicts")), "but the data has several inputs"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            check_recipe(wrong, RunData(wrong))
 
 
 def pictures(root: Path, *classes: str, count: int = 10) -> None:
@@ -266,7 +220,6 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path.parent)
     recipe = recipe_on(f"folder:{tmp_path.name}", size=16)
     assert recipe.data.name == f"folder:{tmp_path.resolve()}"
-    assert from_toml(to_toml(recipe, 0), "here")[0] == recipe
     assert facts_of(recipe) is None
     data = RunData(recipe)
     assert data.facts == DataFacts(3, (3, 16, 16), ("cat", "dog", "owl"), {"train": 24, "valid": 3, "test": 3})
@@ -288,19 +241,18 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
     other = RunData(replace(recipe, data=replace(recipe.data, size=8)))
     assert streamed.learned_from != other.learned_from
     pictures(tmp_path / "valid", "cat", "dog", "cow", count=1)
-    with pytest.raises(ModebridgeError, match="to be those of train, but got 'cow'"):
+    with pytest.raises(ModebridgeError, match=r"Expected images below '.*owl'"):
         RunData(recipe)
 
 
-def test_mistakes_with_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match=r"data.size to be the side in pixels"):
-        recipe_on(f"folder:{tmp_path}")
-    with pytest.raises(ModebridgeError, match="train' to contain one folder per class"):
-        RunData(recipe_on(f"folder:{tmp_path}", size=8))
-    pictures(tmp_path / "train", "cat", count=2)
-    with pytest.raises(ModebridgeError, match="enough training images to cut off 2 held-out splits, but got 2"):
-        RunData(recipe_on(f"folder:{tmp_path}", size=8))
-    with pytest.raises(ModebridgeError, match=r"a known data set, folder:PATH or FILE.py:FUNCTION, but got 'foo'; "):
-        check_recipe(recipe_on("foo"))
-    with pytest.raises(ModebridgeError, match=r"data.size to be 0 for digits"):
-        recipe_on("digits", size=32)
+def test_mistakes_with_names_and_folders(tmp_path: Path) -> None:
+    pictures(tmp_path / "few" / "train", "cat", count=2)
+    for name, size, message in [
+        (f"folder:{tmp_path}", 0, "data.size to be above 0 for folder"),
+        (f"folder:{tmp_path}", 8, "train' to contain one folder per class"),
+        (f"folder:{tmp_path / 'few'}", 8, "enough training images to cut off 2 held-out splits, but got 2"),
+        ("foo", 0, "a known data set, folder:PATH or FILE.py:FUNCTION, but got 'foo'; "),
+        ("digits", 32, "data.size to be 0 for digits, but got 32"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            RunData(recipe_on(name, size=size))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -40,17 +39,10 @@ def late():
     from my_layers import body
     return body(10)
 
-def five():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
-
-def raises():
-    return 1 / 0
-
-def number():
-    return 3
-
-def asks(width):
-    return nn.Linear(1, width)
+five = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+raises = lambda: 1 / 0
+number = lambda: 3
+asks = lambda width: nn.Linear(1, width)
 
 def recipe():
     from dataclasses import replace
@@ -162,8 +154,8 @@ def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.Mon
         ("MINE:five", r"logits of \(batch, 10\), one per class of the data, but got \(2, 5\)"),
         ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero'; fix it"),
         ("MINE:number", "to return a torch.nn.Module, but got int"),
-        ("MINE:asks", "to take no argument but classes or channels, but it requires 'width'"),
-        ("/no/such/file.py:net", "Expected '/no/such/file.py' to be a Python file, but it does not exist"),
+        ("MINE:asks", "to run, but got TypeError: .*missing 1 required positional argument: 'width'"),
+        ("/no/such/file.py:net", "Expected '/no/such/file.py' to be a Python file, but there is no such file"),
     ],
 )
 def test_a_network_that_does_not_fit_is_a_sentence(net: str, message: str, mine: Path) -> None:
@@ -177,28 +169,13 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         check_recipe(digits_with("timm:resnet10t"))
 
 
-def test_functions_that_no_other_process_finds(mine: Path) -> None:
+def test_functions_that_no_other_process_finds() -> None:
     def nested() -> nn.Module:
         return nn.Linear(1, 1)
 
-    for function, got in [
-        (lambda: None, "a lambda"),
-        (nested, "nested, which is not at the top"),
-        (find_recipe, "modebridge.recipes.paper.find_recipe, which is part of a package"),
-        (len, "len, which is not at the top"),
-    ]:
-        with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{got}"):
+    for function, name in [(lambda: None, "<lambda>"), (nested, "nested"), (find_recipe, "find_recipe"), (len, "len")]:
+        with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{name}; "):
             digits_with(function)
-    mine.write_text(
-        textwrap.dedent("""
-        from dataclasses import replace
-        from modebridge.recipes import find_recipe
-        def recipe():
-            return replace(find_recipe("digits"), net=lambda: None)
-    """)
-    )
-    with pytest.raises(ModebridgeError, match="but got a lambda; write it with def"):
-        read_recipe(str(mine))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from modebridge.cli import run as run_module
-from modebridge.cli import show
+from modebridge.cli import show, terminal
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
 from modebridge.runs import RunFolder
@@ -46,6 +46,7 @@ def hear(verb: str, path: Path) -> Heard:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setenv("COLUMNS", "1000")
+        patch.setattr(terminal.OPTIONS, "json", True)
         patch.setattr(results_module, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
         # Intervals take half of the time and are of no interest here.
         patch.setattr(table, "resampled_means", partial(resampled_means, resamples=10))
@@ -64,10 +65,10 @@ def hear(verb: str, path: Path) -> Heard:
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {
-    "run": lambda path: run_module.run(run_module.RunOptions(out=path, device="cpu"), as_json=True),
+    "run": lambda path: run_module.run(run_module.RunOptions(out=path, device="cpu")),
     "report": show.report_run,
     "advise": lambda path: show.advise_run(
-        path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None, as_json=True
+        path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None
     ),
 }
 

@@ -9,8 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 
 import modebridge
-from modebridge.deploy.export import expected
-from modebridge.ensembles import scale
+from modebridge.ensembles import average, cascaded, scale
 from modebridge.errors import ModebridgeError
 from modebridge.report import as_dicts
 from modebridge.runs import ensemble_of, read_answers, run_recipe, share_run
@@ -36,9 +35,9 @@ def test_the_ensemble_says_what_was_kept(run):
     assert ensemble.calibrated
     torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
     assert notes["scores"]["nll"] == answers.score(NAMES).nll
-    # Fewer bridges are calibrated for themselves.
-    short = expected(ensemble.members(images), [1, 1], notes["temperatures"], bridges=1)
-    torch.testing.assert_close(short.double(), answers.calibrated(NAMES[:2]), rtol=0, atol=1e-5)
+    # The first network alone is calibrated for itself.
+    alone = scale(ensemble.members(images)[0], notes["temperatures"].first)
+    torch.testing.assert_close(alone.double(), answers.calibrated(NAMES[:1]), rtol=0, atol=1e-5)
     assert notes["example"].shape[1:] == images.shape[1:]
     assert any(torch.equal(notes["example"][0], image) for image in images), "a real image"
 
@@ -64,7 +63,8 @@ def test_a_cascade_is_exported_as_it_was_scored(run):
     assert notes["scores"]["relative_flops"] == scored.cost.relative_flops < answers.cost(names).relative_flops
     table = answers.calibrated(names, threshold=notes["threshold"]).float()
     members = ensemble.members(result.setting.data.splits.test.images)
-    wanted = expected(members, [1], notes["temperatures"], 1, notes["threshold"])
+    first, full = (scale(p, t) for p, t in zip((members[0], average(members)), notes["temperatures"], strict=True))
+    wanted = cascaded(first, full, notes["threshold"])[0]
     # An image whose confidence rounding moves over the threshold may get either answer.
     near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4
     torch.testing.assert_close(wanted[~near], table[~near], rtol=0, atol=1e-4)

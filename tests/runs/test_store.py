@@ -21,7 +21,7 @@ from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
 from modebridge.members import Node
 from modebridge.recipes import changed
-from modebridge.recipes.splits import load_splits
+from modebridge.recipes.data import load_splits
 from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe
 from modebridge.runs.logits import Labels
 from modebridge.runs.plan import find_modes

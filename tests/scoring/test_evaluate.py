@@ -13,6 +13,7 @@ from torch import nn
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
 from modebridge.scoring import (
     Cost,
     Scored,
@@ -167,3 +168,22 @@ def test_scores_print_as_a_table():
         "Brier           0.4000",
         "1,900 images; FLOPs x1.05 and parameters x1.08 of one network",
     ]
+
+
+def test_half_precision():
+    net, ends = tiny_net(0, "bn"), modes(2, "bn")
+    half = tiny_net(0, "bn").bfloat16()
+    halves = [Mode.from_state_dict(half, mode.state) for mode in ends]
+    images = [(part.float(), labels) for part, labels in batches()]
+    rounded = [(part.bfloat16(), labels) for part, labels in images]
+    scores = evaluate(Ensemble(half, halves).calibrate(rounded), rounded)
+    exact = evaluate(Ensemble(net, ends).calibrate(images), images)
+    assert scores.raw_nll == pytest.approx(exact.raw_nll, abs=0.01)
+    assert scores.nll == pytest.approx(exact.nll, abs=0.01)
+    with pytest.raises(ModebridgeError, match=r"to be torch\.bfloat16, .* but got torch\.float32"):
+        evaluate(Ensemble(half, halves), images)
+    # A table that came in bfloat16 is judged by that precision; logits are still refused.
+    rows, labels = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(50) % 40
+    assert abs(nll(rows.softmax(-1), labels) - 4) < 1
+    with pytest.raises(ModebridgeError, match="pass probabilities, not logits"):
+        nll(rows.abs(), labels)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 from torch_uncertainty.metrics import BrierScore, CalibrationError, CategoricalNLL
 from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 from torchmetrics.text import Perplexity
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import accuracy, brier, check, ece, hits, nll, reliability, surprisals
+from modebridge.scoring import accuracy, auroc, brier, check, ece, hits, nll, reliability, surprisals
 
 SCORES = [accuracy, nll, brier, ece]
 SIZES = [(1, 2), (1, 10), (2, 3), (500, 2), (300, 10), (1000, 100)]
@@ -167,3 +167,16 @@ def test_refusals(case):
 def test_bins_must_be_there(bins):
     with pytest.raises(ModebridgeError, match="bins to be at least 1"):
         ece(GOOD, LABELS, bins)
+
+
+@pytest.mark.parametrize("grid", [2, 5, 10**9])
+@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (20, 1), (301, 200)])
+def test_auroc_is_scikit_learns(inside: int, outside: int, grid: int) -> None:
+    """On a grid of few values most are ties."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(grid, (inside + outside,), generator=generator).double() / grid
+    wanted = roc_auc_score([1] * inside + [0] * outside, scores.numpy())
+    assert auroc(scores[:inside], scores[inside:]) == pytest.approx(float(wanted), abs=1e-12)
+    for wrong in (scores[:0], scores * math.nan):
+        with pytest.raises(ModebridgeError, match="scores of both sets"):
+            auroc(scores, wrong)

@@ -11,8 +11,9 @@ __all__ = ["command_page"]
 
 HEAD = """# Command line
 
-What `modebridge --help` and `modebridge VERB --help` print. Examples are in
-[recipes, runs, studies](../runs.md) and [deployment](../deploy.md).
+What `modebridge --help` and `modebridge VERB --help` print. `--json` (results as data) and `--debug` (tracebacks) work
+with every verb, before or after it. Examples are in [recipes, runs, studies](../runs.md) and
+[deployment](../deploy.md).
 """
 
 

@@ -1,27 +1,58 @@
-"""The program `modebridge`."""
+"""The program `modebridge`: its own options, and its verbs; what loads slowly is imported when a verb runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from modebridge.cli.deploy import bench, export, predict, serve
-from modebridge.cli.options import (
-    Data,
-    Device,
-    Folder,
-    Json,
-    Out,
-    RecipeName,
-    Seed,
-    Settings,
-    path,
-)
-from modebridge.cli.share import pull, push
+from modebridge.cli import terminal
+from modebridge.cli.files import Folder, export, path, predict, pull, push, serve
+
+ANYWHERE = ("--json", "--debug")
+"""Options of the program that may also stand after the verb."""
+
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe name (see `modebridge recipes`) or a file: .toml, or .py, which is executed, so run only files "
+        "you trust. Default: the recipe of the run folder, else digits.",
+    ),
+]
+Out = Annotated[Path | None, typer.Option(parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting, e.g. `mode.epochs=3`; repeatable.", metavar="KEY=VALUE"),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Random seed. Default: the seed in the recipe file, else 0.", metavar="N")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        parser=path,
+        metavar="DIR",
+        help="Folder with the official files of the data set. Default: $MODEBRIDGE_DATA, else ./data.",
+    ),
+]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+
+
+class Program(TyperGroup):
+    """Takes the options of the program before and after the verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ours = [word for word in args[:end] if word in ANYWHERE]
+        others = [word for word in args[:end] if word not in ANYWHERE]
+        return super().parse_args(ctx, [*ours, *others, *args[end:]])
+
 
 app = typer.Typer(
+    cls=Program,
     help="Part of a deep ensemble's gain at nearly the cost of one forward pass.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -37,16 +68,18 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _modebridge(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print results as JSON; works with every verb, before or after it.")
+    ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; works after the verb too, or set MODEBRIDGE_DEBUG=1.")
+        bool, typer.Option("--debug", envvar="MODEBRIDGE_DEBUG", help="Show tracebacks; before or after the verb.")
     ] = False,
 ) -> None:
-    # `debug` is parsed by the boundary, before anything can fail; it is declared here for --help.
+    terminal.OPTIONS.json, terminal.OPTIONS.debug = as_json, debug
     if version:
         from modebridge import __version__
-        from modebridge.cli.terminal import put
 
-        put(__version__)
+        terminal.Screen().print(__version__)
         raise typer.Exit
 
 
@@ -61,9 +94,6 @@ def run(
         Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
     ] = None,
     device: Device = "auto",
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard (needs the `tensorboard` extra).")
-    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what exists and what would be trained, then exit.")
     ] = False,
@@ -75,10 +105,6 @@ def run(
             "HOST:6379, ray://HOST:10001.",
         ),
     ] = None,
-    gpus_per_stage: Annotated[
-        float | None, typer.Option(metavar="X", help="With --on: GPUs per stage; 0.5 runs two stages on each GPU.")
-    ] = None,
-    as_json: Json = False,
 ) -> None:
     """Train missing modes, curves and bridges, evaluate them, and write the report.
 
@@ -94,17 +120,17 @@ def run(
 
     options = runs.RunOptions(recipe, out, settings, seed, data, device, modes)
     if plan:
-        runs.show_plan(options, as_json=as_json)
-        return
-    runs.run(options, boards=tensorboard, as_json=as_json, on=on, gpus=gpus_per_stage)
+        runs.show_plan(options)
+    else:
+        runs.run(options, on)
 
 
 @app.command()
-def recipes(as_json: Json = False) -> None:
+def recipes() -> None:
     """List the recipes and the data they need."""
     from modebridge.cli import show
 
-    show.list_recipes(as_json=as_json)
+    show.list_recipes()
 
 
 @app.command()
@@ -126,22 +152,20 @@ def study(
     ood: Annotated[
         str | None,
         typer.Option(
-            help="For `shift`: out-of-distribution sets, e.g. `letters,svhn=DIR,folder:PATH`.", metavar="SETS"
+            help="For `shift`: out-of-distribution sets, e.g. `scrambled,cifar100,folder:PATH`.", metavar="SETS"
         ),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Reproduce one table or figure of the paper, or evaluate under distribution shift.
 
     Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
 
-    Examples: `modebridge study type1`, `modebridge study shift --ood letters`.
+    Examples: `modebridge study type1`, `modebridge study shift --ood scrambled`.
     """
     from modebridge.cli import run as runs
-    from modebridge.cli.terminal import listed
 
     options = runs.RunOptions(recipe, out, settings, seed, data, device)
-    runs.study(name, options, as_json=as_json, others=listed("--ood", ood) or [])
+    runs.study(name, options, terminal.listed("--ood", ood) or [])
 
 
 @app.command()
@@ -149,13 +173,12 @@ def cost(
     recipe: RecipeName = None,
     settings: Settings = None,
     paper: Annotated[bool, typer.Option("--paper", help="Also show costs as counted in the paper.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
     from modebridge.cli import run as runs
     from modebridge.cli import show
 
-    show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper, as_json=as_json)
+    show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper)
 
 
 @app.command()
@@ -190,7 +213,6 @@ def advise(
         int | None,
         typer.Option(help="Number of modes already trained; by default those given with --modes.", metavar="N"),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Recommend members for a cost budget: the most that fit, then the lowest NLL on validation data.
 
@@ -198,16 +220,29 @@ def advise(
     """
     from modebridge.cli import show
 
-    show.advise_run(
-        folder,
-        budget,
-        cost_unit=cost_unit,
-        cascades=cascades,
-        max_epochs=max_epochs,
-        trained_modes=trained_modes,
-        as_json=as_json,
-    )
+    show.advise_run(folder, budget, cost_unit, cascades, max_epochs, trained_modes)
 
 
-for _verb in (export, predict, bench, serve, push, pull):
+@app.command()
+def bench(
+    target: Annotated[
+        Path,
+        typer.Argument(parser=path, metavar="DIR|FILE|RECIPE", help="A run folder, an exported file, or a recipe."),
+    ],
+    batch: Annotated[str, typer.Option(help="Batch sizes.", metavar="SIZES")] = "1,64",
+    device: Device = "auto",
+) -> None:
+    """Measure latency and throughput beside FLOPs, in torch and in ONNX Runtime.
+
+    Of a run folder or a recipe: one network, one network with its heads or its bridge, and two networks, with random
+    weights, since time does not depend on them.
+
+    Examples: `modebridge bench runs/digits`, `modebridge bench fast.onnx --batch 1,8`.
+    """
+    from modebridge.cli.bench import bench_target
+
+    bench_target(target, batch, device)
+
+
+for _verb in (export, predict, serve, push, pull):
     app.command()(_verb)

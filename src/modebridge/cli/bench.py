@@ -1,196 +1,182 @@
-"""`modebridge bench`: measured latency and throughput next to FLOPs."""
+"""`modebridge bench`: measured latency and throughput next to FLOPs, in one table."""
 
 from __future__ import annotations
 
 import os
-import platform
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from modebridge.bridges import Bridge, build_bridge
-from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler, warn
-from modebridge.deploy import DeployedEnsemble
-from modebridge.deploy.bench import Candidate, Result, time_all, time_file, usable_backends
+from modebridge.batches import map_inputs, size_of, take_rows
+from modebridge.bridges import build_bridge
+from modebridge.cli.terminal import Screen, listed, say
+from modebridge.deploy import DeployedEnsemble, export
 from modebridge.ensembles import Ensemble
-from modebridge.errors import ModebridgeError, near, plural
-from modebridge.members import ControlMember, ModeMember, Setting, SmallNetwork, parse_member, row_plans
+from modebridge.errors import ModebridgeError, plural
+from modebridge.members import Setting, SmallNetwork, parse_member, row_plans
 from modebridge.modes import Mode
 from modebridge.recipes import check_recipe, read_recipe
 from modebridge.report import plain_table
 from modebridge.runs import existing, find_recipe_of, machine, setting_for
-from modebridge.seeds import generator, seed_for
+from modebridge.scoring import ALL, cost
+from modebridge.seeds import generator
+from modebridge.types import Inputs
 
-BUSY = 0.25
-"""Load per core before the start above which the machine counts as busy."""
-MOST_MODES = 4
-MAX_BATCH = 10**6
+SECONDS = 4.0
+"""Time for all rows of one backend and batch size."""
+ROUNDS = 20
+"""Many short rounds: what slows the machine down for a moment slows all rows alike."""
 
 
-def bench_target(
-    target: str,
-    batches: str,
-    *,
-    device: str,
-    backends: str | None,
-    only: str | None,
-    seconds: float,
-    bf16: bool,
-    as_json: bool,
-) -> None:
-    """Time a run folder, an exported file or a recipe; print each table as soon as it is complete."""
-    sizes, device = _sizes(batches), _device(device)
-    if bf16 and device == "cpu":
-        raise ModebridgeError("Expected a CUDA device for --bf16, but got the CPU; leave it out.")
-    if not 0 < seconds < float("inf"):
-        raise ModebridgeError(f"Expected --seconds to be above 0, but got {seconds}; try 2.")
-    names = listed("--only", only)
-    chosen, missing = usable_backends(device, listed("--backends", backends))
-    about = _surroundings(device, bf16)
-    place, folder = Path(target), None
+class Candidate(NamedTuple):
+    """Something to time, and its FLOPs relative to one network."""
 
-    def shown(results: Sequence[Result]) -> None:
-        if not as_json:
-            _print(results, about)
+    name: str
+    run: Callable[[Any], object]
+    flops: float
 
-    if place.suffix in (".onnx", ".pt2"):
-        if device != "cpu" or backends or only:
-            raise ModebridgeError(
-                f"Expected --device cpu without --backends and --only for '{place}', which can only run as a whole on "
-                "the CPU, but got others; leave them out."
-            )
-        about = {"what": place.name, **about}
-        results = time_file(DeployedEnsemble.load(place), sizes, seconds=seconds, shown=shown)
+
+def bench_target(target: Path, batches: str, device: str) -> None:
+    """Time a run folder, an exported file or a recipe, and print the table."""
+    sizes, about, threads = _sizes(batches), machine(), torch.get_num_threads()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # not available on Windows
+    if target.suffix in (".onnx", ".pt2"):
+        if device == "cuda":
+            raise ModebridgeError(f"Expected the CPU for '{target}', where files run, but got cuda; omit --device.")
+        where, rows = "cpu", time_file(DeployedEnsemble.load(target), sizes)
     else:
-        folder = existing(place) if place.is_dir() else None
-        recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(target)[0]
+        folder = existing(target, writes=False) if target.is_dir() else None
+        recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(target))[0]
         check_recipe(recipe)
-        note("Building the networks and counting their FLOPs ...")
-        candidates, image = candidates_for(setting_for(recipe, folder=folder))
-        candidates = _chosen(candidates, names)
-        about = {"what": f"networks of {target}, random weights (time does not depend on them)", **about}
-        warn(*missing)
-        rows = len(candidates) * len(chosen) * len(sizes)
-        say(f"{plural(rows, 'row')}, at least {rows * seconds:,.0f} s, plus compilation.")
-        if set(chosen) & {"compiled", "graphs"}:
-            silence_compiler()
-        options: Any = {"device": device, "dtype": torch.bfloat16 if bf16 else torch.float32, "seconds": seconds}
-        results = []
-        for backend in chosen:
-            results += time_all(candidates, image, backend, sizes, **options, log=say, shown=shown)
-    record = {**about, "rows": [_row(result) for result in results]}
-    if as_json:
-        Screen().print_data(record)
-    # Some rows do not replace all rows.
-    if folder is not None and not only:
-        if folder.writes:
-            name = f"bench/{device}{'-bf16' if bf16 else ''}.json"
-            folder.write_record(name, record)
-            say(f"Written: {folder.path / name}")
-        else:
-            warn(f"'{folder.path}' is read-only: the tables are printed but not saved.")
-
-
-def candidates_for(setting: Setting) -> tuple[list[Candidate], tuple[int, ...]]:
-    """The rows of a recipe's results that are up to four networks and bridges of the first size, DE-1 first.
-
-    And the shape of its images. Weights are random: time does not depend on them.
-    """
-    recipe, example = setting.recipe, setting.example
-    assert isinstance(example, torch.Tensor)
-    net = setting.network.build(generator(0, "net"))
-    count = min(recipe.modes, MOST_MODES)
-    modes = [Mode.from_module(setting.network.build(generator(0, "mode", k))) for k in range(count)]
-    bridges: dict[str, Bridge] = {}
-    rows: dict[str, tuple[list[Mode], list[Bridge]]] = {}
-    for row in row_plans(recipe):
-        members = [parse_member(name) for name in row.members]
-        networks = [one for one in members if isinstance(one, ModeMember) and one.number < count]
-        small = [one for one in members if isinstance(one, SmallNetwork) and not isinstance(one, ControlMember)]
-        small = [one for one in small if one.size == recipe.sizes[0] or one.wide]
-        if row.average_cost is not None or len(networks) + len(small) < len(members):
-            continue
-        for one in small:
-            heads, reads = one.heads(recipe), [modes[mode.number] for mode in one.reads if isinstance(mode, ModeMember)]
-            sizing = setting.sizing("I" if len(reads) == 1 else "II", one.size, heads, one.wide)
-            seed = seed_for(0, one.name)
-            if one.name not in bridges:
-                bridges[one.name] = build_bridge(net, example, reads, heads, name=one.name, seed=seed, **sizing)
-        # `--only` separates names by commas.
-        name = row.name.replace(",", "")
-        rows[name] = [modes[one.number] for one in networks], [bridges[one.name] for one in small]
-    taps = tuple(sorted({tap for bridge in bridges.values() for tap in bridge.taps}))
-    candidates = [Candidate(name, partial(Ensemble, net, *parts), taps) for name, parts in rows.items()]
-    return candidates, tuple(example.shape[1:])
-
-
-def _surroundings(device: str, bf16: bool) -> dict[str, Any]:
-    """Machine, versions, threads, load and date, without which a measured time means little."""
-    facts: dict[str, Any] = dict(machine())
-    try:
-        facts["onnxruntime"] = version("onnxruntime")
-    except PackageNotFoundError:
-        facts["onnxruntime"] = ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.machine()
-    facts["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {processor}"
-    tf32 = device == "cuda" and torch.backends.cudnn.allow_tf32  # torch's default on GPUs that support it
-    facts["precision"] = "bf16" if bf16 else "fp32, convolutions in TF32" if tf32 else "fp32"
-    # The load of the last minute; not available on Windows.
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load > BUSY * cores:
-        warn(
-            f"The machine is busy: load {load:.1f} on {plural(cores, 'core')} before the start. Ratios between rows "
-            "are still meaningful, absolute times are not."
-        )
-    return {**facts, "threads": torch.get_num_threads(), "load": load}
-
-
-def _print(results: Sequence[Result], about: dict[str, Any]) -> None:
-    """The table for one backend and one batch size, and where it was measured."""
-    title = f"{results[0].backend}, batch {results[0].batch}"
-    table = plain_table(title, "ms", "quartiles", "images/s", "time", "quartiles", "FLOPs", "points over")
-    for one in results:
-        took, part = one.timing.seconds, one.ratio
-        cells = [_ms(took.median), f"{_ms(took.low)}-{_ms(took.high)}", f"{one.images_per_second:,.0f}"]
-        cells += [f"x{part.median:.3f}", f"{part.low:.2f}-{part.high:.2f}", f"x{one.flops:.3f}", f"{one.over:+.1f}"]
-        table.add_row(one.name, *cells)
-    versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "onnxruntime", "modebridge") if about[name])
-    threads, console = plural(about["threads"], "thread"), Screen()
+        setting = replace(setting_for(recipe, folder=folder), device=device)
+        where, rows = setting.engine.device.type, time_setting(setting, sizes)
+    console = Screen()
+    record = {"what": str(target), **about, "device": where, "threads": threads, "load": load, "rows": rows}
+    if console.print_data(record):
+        return
+    table = plain_table("", "backend", "batch", "ms", "images/s", "time", "FLOPs", text=(0, 1))
+    for row in rows:
+        cells = [row["backend"], str(row["batch"]), f"{1e3 * row['seconds']:.4g}", f"{row['images_per_second']:,.0f}"]
+        cells += ["" if row[name] is None else f"x{row[name]:.3f}" for name in ("relative_time", "relative_flops")]
+        table.add_row(row["name"], *cells)
     console.print(table)
     console.print(
-        f"{about['what']}; {about['device']}, {threads}, load {about['load']:.2f} before, {about['precision']}; "
-        f"{versions}; {about['made']}",
+        f"Medians; time and FLOPs in multiples of one network. {about['machine']}; on {where}, "
+        f"{plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
         style="dim",
     )
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
+def time_setting(setting: Setting, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows for the networks of a recipe in torch and, on a CPU, in ONNX Runtime if it is installed."""
+    say("Building the networks and counting their FLOPs ...")
+    device, example = setting.engine.device, setting.example
+    built = [(name, one, cost(one, example).relative_flops) for name, one in ensembles_for(setting).items()]
+    candidates = [Candidate(name, partial(_probabilities, one.to(device)), flops) for name, one, flops in built]
+    rows = time_all("torch", candidates, map_inputs(lambda tensor: tensor.to(device), example), sizes)
+    if device.type != "cpu":
+        return rows
+    if not (find_spec("onnxruntime") and find_spec("onnxscript")):
+        say("Without ONNX Runtime, which is not installed: pip install 'modebridge[onnx]'.")
+        return rows
+    with tempfile.TemporaryDirectory() as folder:
+        for k, (name, one, flops) in enumerate(built):
+            say(f"Exporting {name} for ONNX Runtime ...")
+            path = export(one, Path(folder) / "candidate.onnx", example, outputs=()).path
+            candidates[k] = Candidate(name, DeployedEnsemble.load(path, threads=torch.get_num_threads()), flops)
+    return rows + time_all("onnx", candidates, example, sizes)
 
 
-def _row(one: Result) -> dict[str, Any]:
-    timing = {"seconds": one.timing.seconds._asdict(), "fastest": one.timing.fastest, "calls": one.timing.calls}
-    timing |= {"images_per_second": one.images_per_second, "ratio": one.ratio._asdict()}
-    return {"name": one.name, "backend": one.backend, "batch": one.batch, **timing, "flops": one.flops}
+def _probabilities(ensemble: Ensemble, images: Inputs) -> Tensor:
+    """On the CPU, as a caller wants them; on a GPU, that waits until they are there."""
+    return ensemble.predict_proba(images).cpu()
 
 
-def _chosen(candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Candidate]:
-    """One network, which is the unit, and the named rows."""
-    if names is None:
-        return list(candidates)
-    known = [one.name for one in candidates]
-    for name in names:
-        if name not in known:
-            raise ModebridgeError(f"Expected --only to name rows of the table, but got '{name}'; {near(name, known)}")
-    return [one for k, one in enumerate(candidates) if k == 0 or one.name in names]
+def ensembles_for(setting: Setting) -> dict[str, Ensemble]:
+    """One network, one network with the recipe's heads or else with its first bridge, and two networks.
+
+    Their weights are random: time does not depend on them.
+    """
+    recipe, net = setting.recipe, setting.net
+    modes = [Mode.from_module(setting.network.build(generator(0, "mode", k))) for k in range(2)]
+    plans = {row.role: row for row in row_plans(recipe)}
+    row = plans.get("heads") or plans["bridge"]
+    member = parse_member(row.members[-1])
+    assert isinstance(member, SmallNetwork)
+    heads = member.heads(recipe)
+    sizing = setting.sizing("I", member.size, heads, member.wide)
+    bridge = build_bridge(net, setting.example, modes[:1], heads, name=member.name, seed=0, **sizing)
+    return {
+        "DE-1": Ensemble(net, modes[:1]),
+        row.name: Ensemble(net, modes[:1], [bridge]),
+        "DE-2": Ensemble(net, modes),
+    }
+
+
+def time_file(file: DeployedEnsemble, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows for a file; of a cascade for its first network alone and for all members, as its time depends on images."""
+    names, flops = file.meta["members"], file.meta["cost"]["relative_flops"]
+    candidates = [Candidate(" + ".join(names), file, flops)]
+    if file.cascade:
+        first = Candidate(f"{names[0]} alone", partial(file, threshold=0.0), 1.0)
+        candidates = [first, candidates[0]._replace(run=partial(file, threshold=ALL))]
+    example = torch.rand(2, *file.image_shape(), generator=generator(0, "images"))
+    return time_all("onnx" if file.path.suffix == ".onnx" else "torch", candidates, example, sizes)
+
+
+def time_all(
+    backend: str, candidates: Sequence[Candidate], example: Inputs, sizes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Rows for batches of several sizes, made of the rows of an example; the first candidate is the unit of time."""
+    rows = []
+    for size in sizes:
+        say(f"Timing {backend}, batch {size} ...")
+        images = take_rows(example, torch.arange(size) % size_of(example))
+        times = measure([partial(one.run, images) for one in candidates])
+        for one, (seconds, relative) in zip(candidates, times, strict=True):
+            row = {"name": one.name, "backend": backend, "batch": size, "seconds": seconds}
+            row |= {"images_per_second": size / seconds, "relative_time": relative if len(candidates) > 1 else None}
+            rows.append(row | {"relative_flops": one.flops})
+    return rows
+
+
+def measure(
+    calls: Sequence[Callable[[], object]], seconds: float | None = None, clock: Callable[[], float] = time.perf_counter
+) -> list[tuple[float, float]]:
+    """The median time of every call, and relative to that of the first.
+
+    Each runs once untimed, then all run in turns until the time is up, at least one round of one call each. What slows
+    the machine down in a round slows all of them, so ratios are taken per round. Every other round is in reverse order.
+    """
+    for call in calls:
+        call()
+    seconds, order = SECONDS if seconds is None else seconds, list(range(len(calls)))
+    rounds: list[dict[int, float]] = []
+    end = clock() + seconds
+    while not rounds or clock() < end:
+        rounds.append({k: _turn(calls[k], seconds / ROUNDS / len(calls), clock) for k in order})
+        order.reverse()
+    return [(median(one[k] for one in rounds), median(one[k] / one[0] for one in rounds)) for k in range(len(calls))]
+
+
+def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
+    """The median time of calls until the time is up, at least of one."""
+    times: list[float] = []
+    end = clock() + seconds
+    while not times or clock() < end:
+        start = clock()
+        call()
+        times.append(clock() - start)
+    return median(times)
 
 
 def _sizes(text: str) -> list[int]:
@@ -198,16 +184,6 @@ def _sizes(text: str) -> list[int]:
         sizes = [int(part) for part in listed("--batch", text) or []]
     except ValueError:  # also the ModebridgeError for an empty list
         sizes = []
-    if not sizes or min(sizes) < 1 or max(sizes) > MAX_BATCH:
-        raise ModebridgeError(
-            f"Expected --batch to list numbers from 1 to {MAX_BATCH:,}, but got '{text[:80]}'; try 1,8,64."
-        )
-    return list(dict.fromkeys(sizes))
-
-
-def _device(name: str) -> str:
-    if name not in ("auto", "cpu", "cuda"):
-        raise ModebridgeError(f"Expected --device to be auto, cpu or cuda, but got '{name}'; choose one.")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ModebridgeError("Expected a CUDA device, but torch finds none on this machine; use --device cpu.")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    if not sizes or not all(0 < size <= 10**6 for size in sizes):
+        raise ModebridgeError(f"Expected --batch to list numbers from 1 to 1,000,000, but got '{text[:80]}'; try 1,64.")
+    return sizes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -27,23 +26,7 @@ STOPPED = 130
 CLOSED = 141
 """Stdout was closed by the reader, as after `| head -1`: 128 plus SIGPIPE."""
 
-DEBUG = "MODEBRIDGE_DEBUG"
-COMPLETE = "_MODEBRIDGE_COMPLETE"
-"""Set by the shell's completion script, which asks what may come next instead of running a verb."""
 HERE = Path(__file__).parents[1]
-
-HINTS = {
-    errno.EACCES: "check the permissions, or choose another path",
-    errno.EPERM: "check the permissions, or choose another path",
-    errno.EROFS: "choose another path",
-    errno.ENOSPC: "free some disk space, then try again",
-    errno.EDQUOT: "free some disk space, then try again",
-    errno.EFBIG: "raise the file size limit (ulimit -f)",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "close other programs, then try again",
-    errno.EIO: "check the disk",
-}
 
 
 def main() -> None:
@@ -56,28 +39,19 @@ def main() -> None:
 
 def run_program(arguments: Sequence[str]) -> None:
     """Run the verb of a command line, given without the program name, and exit with one of the codes above."""
-    debug, words = _without_debug(arguments)
     try:
-        code = _verb(words)
+        code = _verb(list(arguments))
     except BaseException as error:
-        if debug and not isinstance(error, typer.Exit | SystemExit):
+        if terminal.OPTIONS.debug and not isinstance(error, typer.Exit | SystemExit):
             traceback.print_exception(error)
-        code = _code_of(error, words)
+        code = _code_of(error, arguments)
     terminal.leave(code)
-
-
-def _without_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether --debug was given, at any position, and the other arguments."""
-    words = list(arguments)
-    ours = words[: words.index("--")] if "--" in words else words
-    wanted = "--debug" in ours or os.environ.get(DEBUG, "") not in ("", "0")
-    return wanted, [word for word in ours if word != "--debug"] + words[len(ours) :]
 
 
 def _verb(words: list[str]) -> int:
     # Calling `app` would let typer turn Ctrl-C and a closed pipe into exit codes before we see them.
     command = typer.main.get_command(app)
-    if os.environ.get(COMPLETE):
+    if os.environ.get("_MODEBRIDGE_COMPLETE"):  # the shell's completion script asks what may come next
         command.main([], prog_name="modebridge")  # answers, and raises SystemExit
     with command.make_context("modebridge", words) as context:
         command.invoke(context)
@@ -112,8 +86,7 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
     if isinstance(error, OSError):
         return _report(_about_file(error), MISTAKE)
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):
-        hint = "use smaller batches, networks or images"
-        return _report(f"Expected enough memory, but got '{first_line(error, 300)}'; {hint}.", MISTAKE)
+        return _report(f"Expected enough memory, but got '{first_line(error, 300)}'; use smaller batches.", MISTAKE)
     return _report(_about_bug(error, words), BUG)
 
 
@@ -123,11 +96,12 @@ def _report(sentence: str, code: int) -> int:
 
 
 def _stdout_error(error: BaseException) -> BaseException | None:
-    """The error of stdout if typer itself was writing to it, as for --help, when no verb was running."""
+    """The error of stdout if typer itself was writing to it, as for --help, when no verb was at work."""
     if isinstance(error, SystemExit):  # rich raises it for a closed pipe
         error = error.__context__ or error
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(HERE))]
-    if isinstance(error, OSError) and error.filename is None and all(frame.filename == __file__ for frame in ours):
+    parsing = all(frame.filename == __file__ or frame.name == "parse_args" for frame in ours)
+    if isinstance(error, OSError) and error.filename is None and parsing:
         return error
     return None
 
@@ -135,7 +109,7 @@ def _stdout_error(error: BaseException) -> BaseException | None:
 def _about_file(error: OSError) -> str:
     files = " and ".join(f"'{os.fsdecode(file)}'" for file in (error.filename, error.filename2) if file is not None)
     what = f"to read or write {files}" if files else "all files to be readable and writable"
-    hint = HINTS.get(error.errno or 0, "check the path" if files else "run again with --debug to see which")
+    hint = "check the path, its permissions and the space there" if files else "run again with --debug to see which"
     return f"Expected {what}, but got '{error.strerror or first_line(error, 300)}'; {hint}."
 
 
@@ -143,10 +117,6 @@ def _about_bug(error: BaseException, words: Sequence[str]) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if HERE in Path(frame.filename).parents]
     where = f" ({Path(frames[-1].filename).relative_to(HERE)}, line {frames[-1].lineno})" if frames else ""
     verb = next((word for word in words if not word.startswith("-")), "")
-    paths = [word.partition("=")[2] if word.startswith("-") else word for word in words if word != verb]
-    given = next((f" on '{path}'" for path in paths if path and os.path.lexists(path)), "")
     got = f"{type(error).__name__}: '{first_line(error, 300)}'{where}"
-    return (
-        f"Expected `modebridge {verb}`{given} to succeed, but got {got}; "
-        "this is a bug: run again with --debug and report the traceback."
-    )
+    hint = "this is a bug: run again with --debug and report the traceback"
+    return f"Expected `modebridge {verb}` to succeed, but got {got}; {hint}."

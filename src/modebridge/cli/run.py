@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ from pathlib import Path
 import torch
 
 from modebridge import __version__
-from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler, warn
+from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, warn
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
@@ -32,7 +34,7 @@ from modebridge.runs import (
 from modebridge.runs.plan import check_folder, find_modes
 from modebridge.runs.store import RECIPE
 from modebridge.studies import STUDIES, run_study, write_study
-from modebridge.training import Engine, TensorBoard
+from modebridge.training import Engine
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,19 @@ def _place(options: RunOptions, recipe: Recipe, seed: int) -> Path:
 def _opened(options: RunOptions, recipe: Recipe, seed: int, device: str) -> tuple[RunFolder, Engine]:
     """The run folder, and the engine of its runs."""
     engine = Setting(recipe, seed, device=device).engine
-    if engine.compile:
-        silence_compiler()
+    if engine.compile:  # hide the warnings of torch's compiler, which do not help users
+        warnings.filterwarnings("ignore", module="torch")
+        logging.getLogger("torch").setLevel(logging.ERROR)
     return RunFolder(_place(options, recipe, seed), writes=first_process()), engine
 
 
-def run(
-    options: RunOptions,
-    *,
-    boards: bool = False,
-    as_json: bool = False,
-    on: str | None = None,
-    gpus: float | None = None,
-) -> None:
+def run(options: RunOptions, on: str | None = None) -> None:
     """Run a recipe: train what is missing, evaluate, print the table and write the report."""
-    _check_cluster(on, gpus)
+    if on is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ModebridgeError("Expected --on in a single process, but torchrun started several; use one or the other.")
+    if on == "":
+        raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
     recipe, seed = chosen(options)
-    if boards:
-        TensorBoard.check()
     recipe, given = _with_modes(recipe, options)
     # The cluster may have GPUs even if this machine has none.
     device = "auto" if on is not None and options.device == "cuda" else options.device
@@ -98,7 +95,7 @@ def run(
     say(f"Folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         start = time.perf_counter()
-        with _executor(on, recipe, options.device, gpus) as executor, progress_bars() as report:
+        with _executor(on, recipe, options.device) as executor, progress_bars() as report:
             result = run_recipe(
                 recipe,
                 seed=seed,
@@ -107,7 +104,6 @@ def run(
                 device=device,
                 progress=report,
                 given=dict(enumerate(given)),
-                boards=boards,
                 executor=executor,
             )
         record = write_results(result, folder)
@@ -118,8 +114,7 @@ def run(
         warn(*mended, *folder.left_out())
     if not result.trained:
         say(f"Nothing to train: all artifacts are up to date ({time.perf_counter() - start:.1f} s).")
-    if as_json:
-        console.print_data(record)
+    if console.print_data(record):
         return
     for warning in record["warnings"]:
         console.print(f"Note: {warning}", style="yellow")
@@ -142,32 +137,18 @@ def _with_modes(recipe: Recipe, options: RunOptions) -> tuple[Recipe, list[Mode]
     return changed(recipe, [f"modes={len(given)}"]), given
 
 
-def _check_cluster(on: str | None, gpus: float | None) -> None:
-    """Refuse options that contradict each other."""
-    if on is None and gpus is not None:
-        raise ModebridgeError(
-            f"Expected --gpus-per-stage only with --on, but got {gpus} without it; add --on ray, or leave it out."
-        )
-    if on is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ModebridgeError("Expected --on in a single process, but torchrun started several; use one or the other.")
-    if on == "":
-        raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
-
-
-def _executor(
-    on: str | None, recipe: Recipe, device: str, gpus: float | None
-) -> AbstractContextManager[Executor | None]:
+def _executor(on: str | None, recipe: Recipe, device: str) -> AbstractContextManager[Executor | None]:
     """The executor of the stages; None for this process."""
     if on is None:
         return nullcontext()
     from modebridge.runs.ray import OnRay
 
-    executor = OnRay(on, recipe=recipe, device=device, gpus=gpus)
+    executor = OnRay(on, recipe=recipe, device=device)
     say(f"Ray: {executor.about}")
     return executor
 
 
-def show_plan(options: RunOptions, *, as_json: bool) -> None:
+def show_plan(options: RunOptions) -> None:
     """Show what a run would do: what exists, what is missing, in which order."""
     recipe, seed = chosen(options)
     recipe, given = _with_modes(recipe, options)
@@ -182,8 +163,7 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
     console = Screen()
     if folder is not None:
         warn(*folder.left_out())
-    if as_json:
-        console.print_data(steps)
+    if console.print_data(steps):
         return
     table = plain_table("step", "done", "missing", "epochs", "which", text=(0, 4))
     for step in steps:
@@ -195,7 +175,7 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
         console.print("Nothing to train.")
 
 
-def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str] = ()) -> None:
+def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
     """Run one study in a run folder."""
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
@@ -212,8 +192,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
             if (folder.path / "report.html").is_file():
                 write_page(folder)
     console = Screen()
-    if as_json:
-        console.print_data([table.as_dict() for table in part.tables])
+    if console.print_data([table.as_dict() for table in part.tables]):
         return
     for table in part.tables:
         console.print(study_table(table, spread=console.width >= 110))

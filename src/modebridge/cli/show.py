@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -41,7 +41,7 @@ NEEDS = {
 }
 
 
-def list_recipes(*, as_json: bool) -> None:
+def list_recipes() -> None:
     """List every recipe with what it trains and the data it needs."""
     records: list[dict[str, Any]] = [
         {
@@ -55,8 +55,7 @@ def list_recipes(*, as_json: bool) -> None:
         for recipe in RECIPES.values()
     ]
     console = Screen()
-    if as_json:
-        console.print_data(records)
+    if console.print_data(records):
         return
     table = plain_table("recipe", "modes", "curves", "bridges", "data needed", text=(0, 4))
     for record in records:
@@ -68,7 +67,7 @@ def list_recipes(*, as_json: bool) -> None:
     )
 
 
-def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
+def show_cost(recipe: Recipe, *, paper: bool) -> None:
     """Print FLOPs and parameters of every kind of member and of the rows of the results table."""
     note("Counting FLOPs and parameters ...")
     setting = setting_for(recipe)
@@ -92,8 +91,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
             records[-1]["paper_flops"] = sum(part.relative_flops for part in parts)
             records[-1]["paper_params"] = sum(part.relative_params for part in parts)
     console = Screen()
-    if as_json:
-        console.print_data(records)
+    if console.print_data(records):
         return
     extra = ["FLOPs[P]", "params[P]"] if paper else []
     table = plain_table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
@@ -102,10 +100,9 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
         table.add_row(record["name"], *cells, *(f"x{record[key]:.3f}" if key in record else "" for key in keys))
     console.print(table)
-    explained = "FLOPs and params: multiples of one network, counted over convolutions and matrix products."
+    console.print("FLOPs and params: multiples of one network, counted over convolutions and matrix products.")
     if paper:
-        explained += " [P]: as in the paper, with elementwise work, and bridge parameters divided by three networks."
-    console.print(explained)
+        console.print("[P]: as in the paper, with elementwise work, and bridge parameters divided by three networks.")
 
 
 def _paper_costs(setting: Setting, small: Mapping[str, Member]) -> dict[str, Cost]:
@@ -137,19 +134,13 @@ def report_run(path: Path, out: Path | None = None) -> None:
         else:
             out = out / "report.html" if out.is_dir() else out
             write_file(out, page(data))
-        Screen().print(f"Report: {out}", soft_wrap=True)
+        if not Screen().print_data({"report": str(out)}):
+            Screen().print(f"Report: {out}", soft_wrap=True)
         warn(*missing_members(folder, find_recipe_of(folder)[0], data.answers))
 
 
 def advise_run(
-    path: Path,
-    budget: float,
-    *,
-    cost_unit: str,
-    cascades: bool,
-    max_epochs: float | None,
-    trained_modes: int | None,
-    as_json: bool,
+    path: Path, budget: float, cost_unit: str, cascades: bool, max_epochs: float | None, trained_modes: int | None
 ) -> None:
     """Print the best combination for a budget, smaller ones, and its test score."""
     folder = existing(path)
@@ -182,21 +173,24 @@ def advise_run(
     absent = absent_weights(folder, recipe, chosen.members)
     threshold = "" if chosen.threshold is None else f" --threshold {chosen.threshold:.8g}"
     command = f"modebridge export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
-    export = _not_exportable(folder, absent) if absent else f"To export it: {command}"
+    export = f"To export it: {command}"
+    if absent:
+        export = (
+            f"It cannot be exported from '{path}', which has its logits but not the weights in {', '.join(absent)}; "
+            "`modebridge run` with the folder's recipe.toml and --out OTHER trains it (other weights, other scores)."
+        )
     console = Screen()
-    if as_json:
-        if absent:
-            warn(export)
-        record = {
-            "chosen": {**chosen.as_dict(), "cost": advice.cost(chosen)},
-            "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
-            "looked_at": advice.looked_at,
-            "exact": advice.exact,
-            "test": tested.as_dict(),
-            "export": None if absent else command,
-            "left_out": [*folder.left_out(), *missing],
-        }
-        console.print_data(record)
+    record = {
+        "chosen": {**chosen.as_dict(), "cost": advice.cost(chosen)},
+        "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
+        "looked_at": advice.looked_at,
+        "exact": advice.exact,
+        "test": tested.as_dict(),
+        "export": None if absent else command,
+        "left_out": [*folder.left_out(), *missing],
+    }
+    if console.print_data(record):
+        warn(*([export] if absent else []))
         return
     cascade = chosen.threshold is not None
     training = ["training"] if effort is not None else []
@@ -221,11 +215,10 @@ def advise_run(
         )
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
-    share = f" (all members run on {100 * tested.deferred_share:.1f} % of its images)" if cascade else ""
     console.print(
         f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}), so that NLL is "
         f"optimistic. On the test split, which played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to "
-        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %{share}; {one} alone has NLL {alone.nll:.4f}, accuracy "
+        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy "
         f"{100 * alone.accuracy:.2f} %."
     )
     console.print(export, soft_wrap=True)
@@ -236,20 +229,6 @@ def _described(choice: Scored) -> str:
     if choice.threshold is None:
         return " + ".join(choice.members)
     return f"{choice.members[0]}, then {' + '.join(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
-
-
-def _not_exportable(folder: RunFolder, absent: Sequence[str]) -> str:
-    """Why the choice cannot be exported, and what can be done instead."""
-    files = sorted(file.name for file in folder.path.iterdir() if file.suffix in (".onnx", ".pt2"))
-    instead = (
-        f"an exported file is there: {', '.join(files)}"
-        if files
-        else "`modebridge run` with the folder's recipe.toml and --out OTHER trains one (other weights, other scores)"
-    )
-    return (
-        f"It cannot be exported from '{folder.path}', which has its logits but not the weights in {', '.join(absent)}; "
-        f"{instead}"
-    )
 
 
 @contextmanager

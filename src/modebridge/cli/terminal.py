@@ -10,9 +10,9 @@ import contextlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +22,17 @@ from rich.text import Text
 from modebridge.errors import ModebridgeError
 
 MIN_WIDTH = 20
-Report = Callable[[str, int, int, float], None]
+
+
+@dataclass
+class Options:
+    """The options of the program itself, which hold for every verb."""
+
+    json: bool = False
+    debug: bool = False
+
+
+OPTIONS = Options()
 
 
 class OutputError(Exception):
@@ -66,23 +76,15 @@ class Screen(Console):
             if not self.stderr:
                 raise OutputError from error
 
-    def print_data(self, data: object) -> None:
-        """Print ASCII-only JSON, which works in any locale."""
-        self.print_json(json.dumps(data), ensure_ascii=True)
+    def print_data(self, data: object) -> bool:
+        """With --json, print results as ASCII-only JSON, which works in any locale; returns whether it was given."""
+        if OPTIONS.json:
+            self.print_json(json.dumps(data), ensure_ascii=True)
+        return OPTIONS.json
 
     def on_broken_pipe(self) -> None:
         """Let the boundary handle it."""
         raise
-
-
-def put(line: str) -> None:
-    """Print a line of results unchanged, for other programs to read."""
-    if first_process() and sys.stdout is not None:
-        try:
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
-        except OSError as error:
-            raise OutputError from error
 
 
 def say(text: str, *, style: str | None = None, fold: bool = True) -> None:
@@ -104,14 +106,6 @@ def note(text: str) -> None:
         say(text, style="dim")
 
 
-def silence_compiler() -> None:
-    """Hide the warnings of torch's compiler, which do not help users."""
-    import logging  # takes time that --help does not have
-
-    warnings.filterwarnings("ignore", module="torch")
-    logging.getLogger("torch").setLevel(logging.ERROR)
-
-
 def listed(option: str, text: str | None) -> list[str] | None:
     """Split the comma-separated value of an option; None if the option was not given."""
     if text is None:
@@ -123,27 +117,22 @@ def listed(option: str, text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Report]:
+def progress_bars() -> Iterator[Callable[[str, int, int, float], None]]:
     """A progress bar on stderr for each stage; in a pipe, one line per finished stage."""
     from tqdm import tqdm
 
-    on_terminal = Screen(stderr=True).is_terminal
+    hidden = not (Screen(stderr=True).is_terminal and first_process())
     with ExitStack() as stack:
         bars: dict[str, Any] = {}
-        finished: set[str] = set()
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
-            if not first_process():
-                return
-            if not on_terminal:
-                if done == total and stage not in finished:
-                    finished.add(stage)
-                    say(f"{stage}: done")
-                return
             if stage not in bars:
-                bars[stage] = stack.enter_context(tqdm(desc=stage, dynamic_ncols=True))
-            bars[stage].total, bars[stage].n = total, done
-            bars[stage].set_postfix_str(f"{rate:,.0f} images/s" if rate else "")
+                bars[stage] = stack.enter_context(tqdm(desc=stage, dynamic_ncols=True, disable=hidden))
+            bar = bars[stage]
+            if hidden and done == total and bar.n < total:
+                say(f"{stage}: done")
+            bar.total, bar.n = total, done
+            bar.set_postfix_str(f"{rate:,.0f} images/s" if rate else "")
 
         yield report
 

@@ -1,40 +1,29 @@
-"""Images and labels: in memory (`ImageSet`) or as files (`ImageFiles`), which are decoded once and cached."""
+"""Images and labels: in memory (`ImageSet`), as files (`ImageFiles`), or from a user's loader (`LoaderSet`)."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import random
-import shutil
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from modebridge import seeds
+from modebridge import seeds, trees
+from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
 from modebridge.errors import ModebridgeError
-from modebridge.files.atomic import read_tensor_file, tensor_file, write_file
+from modebridge.types import Batch, Batches
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
-
-CHUNK = 256
-"""Images that a worker decodes at a time."""
-
-VARIABLE = "MODEBRIDGE_CACHE"
-"""Environment variable with the cache folder to use instead of ~/.cache/modebridge; empty turns caching off."""
-
-MANY = 2000
-"""Smaller sets are decoded faster than a worker starts, and are not worth caching."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +69,11 @@ class ImageSet:
         """The same set on another device."""
         return ImageSet(self.images.to(device), self.labels.to(device), self.classes)
 
+    def fingerprint(self) -> str:
+        """A hash of images and labels."""
+        tensors = {"images": self.images, "labels": self.labels}
+        return hashlib.sha256(trees.fingerprint(tensors).encode()).hexdigest()
+
 
 @dataclass(frozen=True)
 class ImageFiles:
@@ -89,11 +83,15 @@ class ImageFiles:
         paths: one path per image.
         labels: (N,) int64.
         classes: number of classes K.
+        size: the side in pixels to which images are scaled when they are read.
+        device: where batches of them are placed.
     """
 
     paths: tuple[str, ...]
     labels: Tensor
     classes: int
+    size: int = 224
+    device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
         _check_counts(len(self.paths), len(self.labels))
@@ -102,12 +100,11 @@ class ImageFiles:
         return len(self.paths)
 
     def part(self, start: int, stop: int) -> ImageFiles:
-        """The files from `start` up to `stop`."""
-        return ImageFiles(self.paths[start:stop], self.labels[start:stop], self.classes)
+        return self.pick(torch.arange(len(self))[start:stop])
 
     def pick(self, numbers: Tensor) -> ImageFiles:
-        """The files with the given numbers, in their order."""
-        return ImageFiles(tuple(self.paths[k] for k in numbers.tolist()), self.labels[numbers], self.classes)
+        paths = tuple(self.paths[number] for number in numbers.tolist())
+        return replace(self, paths=paths, labels=self.labels[numbers])
 
     def shuffled(self, seed: int) -> ImageFiles:
         """The files in the order of Python's `random.Random(seed).shuffle`, which the authors use to split ImageNet."""
@@ -115,10 +112,114 @@ class ImageFiles:
         random.Random(seed).shuffle(order)
         return self.pick(torch.tensor(order))
 
+    def to(self, device: torch.device | str) -> ImageFiles:
+        """The same files, whose batches are placed on another device."""
+        return replace(self, device=device)
+
     def fingerprint(self) -> str:
-        """A hash of names and labels (the last two parts of each path, so that the set can move to another machine)."""
+        """A hash of names (the last two parts of each path, so that the set can move), labels and size."""
         names = "\n".join("/".join(Path(path).parts[-2:]) for path in self.paths)
-        return hashlib.sha256(names.encode() + self.labels.numpy().tobytes()).hexdigest()
+        return hashlib.sha256(names.encode() + self.labels.numpy().tobytes()).hexdigest() + f"@{self.size}"
+
+
+class LoaderSet:
+    """A user's loader: read once for its labels and hash, then used as it is. Iterating yields checked batches.
+
+    Args:
+        loader: yields (inputs, labels), or dicts that contain labels; can be iterated again.
+        what: "train", "valid" or "test", for errors.
+        ordered: whether it must yield the same batches every time, as for a held-out split, whose labels and
+            predictions are collected in different passes.
+    """
+
+    def __init__(self, loader: Batches, what: str, *, ordered: bool) -> None:
+        if not isinstance(loader, Iterable):
+            raise ModebridgeError(
+                f"Expected {what} to be a pair of tensors (images, labels), an ImageSet or a loader of such pairs, but "
+                f"got {type(loader).__name__}; return one of these."
+            )
+        self.loader, self.what, self.device = loader, what, torch.device("cpu")
+        self._numbers: Tensor | None = None
+        first = first_batch(loader if isinstance(loader, Iterator) else self, what)
+        self.few = take_rows(first[0], slice(0, 2))
+        """Two inputs, to find shapes."""
+        hashes: list[str] = []
+        labels: list[Tensor] = []
+        for batch in self:
+            hashes.append(_hash(batch))
+            if ordered and len(hashes) == 1 and hashes[0] != _hash(first):
+                raise ModebridgeError(
+                    f"Expected {what} to yield the same batches every time, but the first one changed; build its "
+                    "loader with shuffle=False and without random augmentation."
+                )
+            labels.append(batch[1])
+        self._batches = len(labels)
+        self._hash = hashlib.sha256("".join(hashes).encode()).hexdigest()
+        self.labels = torch.cat(labels)
+        self.classes = int(self.labels.max()) + 1 if len(self.labels) else 0
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return self._batches
+
+    def set_epoch(self, epoch: int) -> None:
+        go_to_epoch(self.loader, epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        start = 0
+        for item in self.loader:
+            batch, numbers = self._prepared(item), self._numbers
+            if numbers is None:
+                yield batch
+                continue
+            stop = start + len(batch[1])
+            inside = numbers[(numbers >= start) & (numbers < stop)] - start
+            if len(inside):
+                yield rows_of(batch, inside.to(self.device))
+            if stop > int(numbers.max()):
+                return
+            start = stop
+
+    def _prepared(self, item: object) -> Batch:
+        """A checked batch on the device, with bytes as floats in [0, 1]."""
+        if isinstance(item, tuple | list) and len(item) == 2:
+            inputs, labels = item
+            if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8:
+                item = (inputs.float() / 255, labels)
+        inputs, labels = check_batch(item, self.what)
+        return map_inputs(lambda tensor: tensor.to(self.device), inputs), labels.to(self.device)
+
+    def part(self, start: int, stop: int) -> LoaderSet:
+        return self.pick(torch.arange(len(self.labels))[start:stop])
+
+    def pick(self, numbers: Tensor) -> LoaderSet:
+        picked = copy.copy(self)
+        picked._numbers, picked.labels = numbers, self.labels[numbers]
+        return picked
+
+    def to(self, device: torch.device) -> LoaderSet:
+        """The same loader with batches on another device, to be iterated independently of this one."""
+        placed = copy.copy(self)
+        placed.device = device
+        if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
+            # Such a loader has one iterator, which two networks trained in parallel would share.
+            placed.loader = separate = copy.copy(self.loader)
+            separate._iterator = None
+        return placed
+
+    def fingerprint(self) -> str:
+        """A hash of all inputs and labels, in the order of the first pass."""
+        return self._hash
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The class names of the loader's data set, as in torchvision; empty if unknown."""
+        names = getattr(getattr(self.loader, "dataset", None), "classes", None)
+        return tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) >= self.classes else ()
+
+
+def _hash(batch: Batch) -> str:
+    return trees.fingerprint({**flatten(batch[0]), "labels": batch[1]})
 
 
 def _check_counts(images: int, labels: int) -> None:
@@ -183,77 +284,3 @@ def centre_crop(image: Picture, size: int, resize: int) -> Picture:
     w, h = int(resize * width / short), int(resize * height / short)
     left, top = round((w - size) / 2), round((h - size) / 2)
     return image.resize((w, h), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
-
-
-def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
-    """All images in memory, as uint8 (N, 3, H, W).
-
-    They are decoded on all cores and kept in the cache folder. Files with other names, sizes or dates get another
-    entry. The shorter side is scaled to `size` pixels, and the centre is cropped; 0 if all have the same size already.
-    """
-    entry = _entry(files, size) if len(files) >= MANY else None
-    if entry is not None:
-        with suppress(ModebridgeError):  # missing or damaged: it is written again
-            return ImageSet(read_tensor_file(entry)[0]["images"], files.labels, files.classes)
-    images = _decode(files, size)
-    if entry is not None and shutil.disk_usage(entry.parent).free >= 2 * images.nbytes:
-        with suppress(ModebridgeError):  # a cache that cannot be written does not matter
-            write_file(entry, tensor_file({"images": images}, {}))
-    return ImageSet(images, files.labels, files.classes)
-
-
-def _cache_folder() -> Path | None:
-    """The folder for decoded images, created if needed; None if caching is off or it is not writable."""
-    given = os.environ.get(VARIABLE)
-    if given == "":
-        return None
-    try:
-        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modebridge"
-        folder = (Path(given) if given else user) / "images"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # read-only, full, or a user without a home
-        return None
-    return folder if os.access(folder, os.W_OK) else None
-
-
-def _entry(files: ImageFiles, size: int) -> Path | None:
-    """The cache file for exactly these files."""
-    folder = _cache_folder()
-    if folder is None:
-        return None
-    stats = [os.stat(path) for path in files.paths]  # noqa: PTH116 (called a hundred thousand times)
-    content = [f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in zip(files.paths, stats, strict=True)]
-    key = hashlib.sha256("\n".join((*content, f"size {size}")).encode()).hexdigest()
-    return folder / f"{key[:32]}.safetensors"
-
-
-def _decode(files: ImageFiles, size: int) -> Tensor:
-    width, height = (size, size) if size else open_image(files.paths[0]).size
-    chunks = [files.paths[start : start + CHUNK] for start in range(0, len(files), CHUNK)]
-    # Processes: on images this small the GIL makes several threads slower than one.
-    workers = (os.cpu_count() or 1) if len(files) >= MANY else 0
-    # Without a batch size, each worker applies `collate_fn` to one item of the list.
-    decoded: DataLoader[Tensor] = DataLoader(
-        chunks,  # type: ignore[arg-type]  # any sequence will do
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=partial(_decode_chunk, width=width, height=height, size=size),
-    )
-    images = torch.empty((len(files), 3, height, width), dtype=torch.uint8)
-    for place, chunk in zip(torch.split(images, CHUNK), decoded, strict=True):
-        place.copy_(chunk)
-    return images
-
-
-def _decode_chunk(paths: Sequence[str], width: int, height: int, size: int) -> Tensor:
-    images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
-    for place, path in zip(images, paths, strict=True):
-        opened = open_image(path)
-        image = np.asarray(centre_crop(opened, size, size) if size else opened)
-        if image.shape != (height, width, 3):
-            raise ModebridgeError(
-                f"Expected images of {width} x {height}, but '{path}' is {image.shape[1]} x {image.shape[0]}; "
-                "stream data sets of mixed sizes."
-            )
-        place[...] = image.transpose(2, 0, 1)
-    return torch.from_numpy(images)

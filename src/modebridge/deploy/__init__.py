@@ -2,6 +2,6 @@
 
 from modebridge.deploy.deployed import Answer, DeployedEnsemble
 from modebridge.deploy.export import export
-from modebridge.deploy.module import EnsembleModule, Temperatures, fit_temperatures
+from modebridge.deploy.module import EnsembleModule, Temperatures
 
-__all__ = ["Answer", "DeployedEnsemble", "EnsembleModule", "Temperatures", "export", "fit_temperatures"]
+__all__ = ["Answer", "DeployedEnsemble", "EnsembleModule", "Temperatures", "export"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
 from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
-from modebridge.deploy.pt2 import quiet
+from modebridge.deploy.module import quiet
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
@@ -48,6 +47,9 @@ class DeployedEnsemble:
     def __init__(self, path: Path, meta: dict[str, Any], run: Callable[[dict[str, Array]], list[Array]]) -> None:
         self.path, self.meta, self._run = path, meta, run
         self._specs = specs_in(meta)
+        # Before format 6, a cascade could be without a threshold of its own.
+        self.cascade: bool = meta.get("elastic", meta["threshold"] is not None)
+        """Whether it takes a threshold."""
 
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None) -> DeployedEnsemble:
@@ -71,18 +73,14 @@ class DeployedEnsemble:
             if place.suffix == ".onnx":
                 needs_onnx("onnxruntime")
             check_intact(place)
-        except OSError as error:
-            raise ModebridgeError(
-                f"Expected to read '{place}', but got '{error.strerror}'; check its name and permissions."
-            ) from error
-        try:
             return cls(place, *(_onnx(place, threads) if place.suffix == ".onnx" else _pt2(place)))
         except ModebridgeError:
             raise
         except Exception as error:
             # Both runtimes have their own exceptions for files that they do not support.
             raise ModebridgeError(
-                f"Expected '{place}' to load, but got '{first_line(error)}'; update the runtime, or export it again."
+                f"Expected '{place}' to load, but got '{first_line(error)}'; check the file, update the runtime, or "
+                "export it again."
             ) from error
 
     @property
@@ -93,42 +91,32 @@ class DeployedEnsemble:
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the images that the file takes; an error if it takes other inputs."""
         shape = self.meta["image"]
-        if shape is None or len(shape) != 3:
-            takes = ", ".join(f"{name} {spec.shape} of {spec.type}" for name, spec in self._specs.items())
-            raise ModebridgeError(
-                f"Expected a file that takes images (C, H, W), but '{self.path}' takes {takes}; "
-                "run it in Python with DeployedEnsemble.load."
-            )
-        return (shape[0], shape[1], shape[2])
+        if shape is not None and len(shape) == 3:
+            return (shape[0], shape[1], shape[2])
+        takes = ", ".join(f"{name} {spec.shape} of {spec.type}" for name, spec in self._specs.items())
+        raise ModebridgeError(
+            f"Expected a file that takes images (C, H, W), but '{self.path}' takes {takes}; run it in Python with "
+            "DeployedEnsemble.load."
+        )
 
-    def __call__(
-        self, images: Arrays | Inputs, *, bridges: int | None = None, threshold: float | None = None
-    ) -> Answer:
+    def __call__(self, images: Arrays | Inputs, *, threshold: float | None = None) -> Answer:
         """Predict for images (B, ...), floats in [0, 1], or for inputs by name.
 
         Args:
             images: a batch of any size, also empty; a dict if the file takes several inputs. Labels are ignored.
-            bridges: number of bridges to run; None for all.
-            threshold: images whose first base is at least this confident use only that base. None for the threshold
-                in the file; 2 runs every member on every image.
+            threshold: only for a cascade: images whose first base is at least this confident use only that base. None
+                for the threshold in the file; 2 runs every member on every image.
         """
         feed = checked(images, self._specs)
-        if not self.meta["elastic"] and (bridges is not None or threshold is not None):
-            raise ModebridgeError(
-                "Expected a file with a cascade for bridges and threshold, but this one always runs all members; "
-                "export it as .onnx without plain."
-            )
         if threshold is not None:
+            if not self.cascade:
+                raise ModebridgeError(
+                    f"Expected a cascade for a threshold, but '{self.path}' always runs all members; export one with "
+                    "--threshold or --average-cost."
+                )
             if not threshold >= 0:
                 raise ModebridgeError(f"Expected threshold to be at least 0, but got {threshold}; 2 runs all members.")
             feed["threshold"] = np.array(threshold, np.float32)
-        if bridges is not None:
-            most = self.meta["bridges"]
-            if not isinstance(bridges, int) or not 0 <= bridges <= most:
-                raise ModebridgeError(
-                    f"Expected bridges to be from 0 to {most}, but got {bridges}; leave it out for all."
-                )
-            feed["bridges"] = np.array(bridges, np.int64)
         # Runtimes handle empty batches differently, so they never see one.
         if not len(feed[next(iter(self._specs))]):
             specs = output_specs(self.meta)
@@ -144,10 +132,8 @@ class DeployedEnsemble:
 
     def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:
         """The answer of a call for each image as plain data: class, index, probability, and all outputs of the file."""
-        tables = {
-            name: table.tolist() for name, table in self(images, **options)._asdict().items() if table is not None
-        }
-        records = []
+        answer, records = self(images, **options)._asdict(), []
+        tables = {name: table.tolist() for name, table in answer.items() if table is not None}
         for k, row in enumerate(tables["probabilities"]):
             index = row.index(max(row))
             top = {"class": self.meta["classes"][index], "index": index, "probability": row[index]}
@@ -167,7 +153,7 @@ def _onnx(path: Path, threads: int | None) -> tuple[dict[str, Any], Callable[[di
     if threads is not None:
         options.intra_op_num_threads = threads
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    # Graphs have not changed since format 1.
+    # All formats so far run with the images alone.
     meta = read_metadata(session.get_modelmeta().custom_metadata_map[KEY], path, range(1, FORMAT + 1))
     return meta, lambda feed: list(session.run(meta["outputs"], feed))
 
@@ -177,7 +163,7 @@ def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], li
     extra = {KEY: ""}
     with quiet():
         program = torch.export.load(path, extra_files=extra).module()
-    meta = read_metadata(extra[KEY], path, range(FORMAT, FORMAT + 1))
+    meta = read_metadata(extra[KEY], path, range(5, FORMAT + 1))
 
     @torch.no_grad()
     def run(feed: Mapping[str, Array]) -> list[Array]:
@@ -195,10 +181,6 @@ def needs_onnx(*names: str) -> None:
     names = names or ("onnx", "onnxscript", "onnxruntime")
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        # Find all packages before loading the first, which takes seconds.
-        missing = [name for name in names if find_spec(name) is None]
-        if missing:
-            raise ImportError(f"no {', '.join(missing)}")
         for name in names:
             module = import_module(name)
             if name == "onnxruntime":

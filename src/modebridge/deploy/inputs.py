@@ -6,7 +6,7 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from modebridge.batches import LABELS, inputs_of
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
 if TYPE_CHECKING:
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+T = TypeVar("T", Tensor, Array)
+
 Arrays: TypeAlias = Array | Mapping[str, Array]
 """`Inputs` as NumPy arrays."""
 
 OUTPUTS = ("probabilities", "members", "entropy", "mutual_information", "used")
 
-RESERVED = ("bridges", "threshold", *OUTPUTS)
+RESERVED = ("threshold", *OUTPUTS)
 """Names that exported files use for other inputs and outputs."""
 
 TYPES = ("float32", "int64", "int32", "bool")
@@ -64,9 +66,7 @@ def check_example(example: object, what: str) -> Inputs:
             "module that renames it."
         )
     rules = {name: f"'{name}' (B, ...) of {', '.join(TYPES)}" for name in inputs}
-    ready = {name: _ready(tensor, what, rules[name], "convert it") for name, tensor in inputs.items()}
-    _check_sizes(ready)
-    return ready
+    return _same_size({name: _ready(tensor, what, rules[name], "convert it") for name, tensor in inputs.items()})
 
 
 def _ready(tensor: Tensor, what: str, rule: str, hint: str, least: int = 1) -> Tensor:
@@ -90,30 +90,21 @@ def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
                 f"Expected several inputs by name ({', '.join(specs)}), but got {type(given).__name__}; pass a dict."
             )
         given = dict.fromkeys(specs, given)
-    missing = [name for name in specs if name not in given]
-    if missing:
-        raise ModebridgeError(
-            f"Expected the inputs {', '.join(specs)}, but '{missing[0]}' is missing; "
-            f"{near(missing[0], map(str, given))}"
-        )
-    extra = [n for n, v in given.items() if n not in (*specs, *LABELS) and isinstance(v, Tensor | np.ndarray)]
-    if extra:
-        raise ModebridgeError(
-            f"Expected the inputs {', '.join(specs)}, but also got '{extra[0]}', which this file does not take; "
-            "leave it out."
-        )
-    tables = {name: _table(given[name], name, spec) for name, spec in specs.items()}
-    _check_sizes(tables)
-    return tables
+    wrong = [f"'{name}' is missing" for name in specs if name not in given]
+    tables = [name for name, value in given.items() if isinstance(value, Tensor | np.ndarray)]
+    wrong += [f"'{name}' is not one of them" for name in tables if name not in (*specs, *LABELS)]
+    if wrong:
+        raise ModebridgeError(f"Expected the inputs {', '.join(specs)}, but {wrong[0]}; pass exactly these.")
+    return _same_size({name: _table(given[name], name, spec) for name, spec in specs.items()})
 
 
-def _check_sizes(tables: Mapping[str, Tensor | Array]) -> None:
-    sizes = sorted({len(table) for table in tables.values()})
+def _same_size(tables: dict[str, T]) -> dict[str, T]:
+    sizes = sorted({str(len(table)) for table in tables.values()})
     if len(sizes) > 1:
         raise ModebridgeError(
-            f"Expected all inputs to have the same number of rows, but got {', '.join(map(str, sizes))}; give one "
-            "batch."
+            f"Expected all inputs to have the same number of rows, but got {', '.join(sizes)}; give one batch."
         )
+    return tables
 
 
 def _table(given: Any, name: str, spec: Spec) -> Array:
@@ -123,16 +114,14 @@ def _table(given: Any, name: str, spec: Spec) -> Array:
         raise ModebridgeError(
             f"Expected {name} of shape (B, {', '.join(map(str, spec.shape))}), but got {table.shape}; {hint}."
         )
-    floats = spec.type == "float32"
-    if floats and not np.issubdtype(table.dtype, np.floating):
-        raise ModebridgeError(
-            f"Expected {name} as floats in [0, 1], but got {table.dtype}; divide uint8 images by 255."
-        )
-    if not floats and not np.can_cast(table.dtype, spec.type, "same_kind"):
-        raise ModebridgeError(f"Expected {name} as {spec.type}, but got {table.dtype}; convert them.")
     converted = np.ascontiguousarray(table, dtype=spec.type)
-    if not floats and not np.array_equal(converted, table):
-        raise ModebridgeError(f"Expected {name} to fit {spec.type}, but got larger numbers; check them.")
+    if spec.type == "float32":
+        if not np.issubdtype(table.dtype, np.floating):
+            raise ModebridgeError(
+                f"Expected {name} as floats in [0, 1], but got {table.dtype}; divide uint8 images by 255."
+            )
+    elif not (np.can_cast(table.dtype, spec.type, "same_kind") and np.array_equal(converted, table)):
+        raise ModebridgeError(f"Expected {name} as {spec.type}, but got {table.dtype} that do not fit; convert them.")
     return converted
 
 
@@ -155,12 +144,12 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
     return _read(io.BytesIO(data), f"{len(data)} bytes", shape, max_megapixels)
 
 
-def from_path(path: Path, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
+def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
     """Decode an image file on disk; see `from_bytes`."""
     if path.exists() and not path.is_file():  # reading a pipe might never end
         raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
     with path.open("rb") as file:
-        return _read(file, f"{path.stat().st_size} bytes", shape, max_megapixels)
+        return _read(file, f"{path.stat().st_size} bytes", shape, MAX_MEGAPIXELS)
 
 
 def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: float) -> NDArray[np.float32]:
@@ -213,7 +202,7 @@ def _check_pixels(picture: Picture, max_megapixels: float) -> None:
         # Tiles are decoded as a whole, even if little of one is inside the image.
         width = max(width, int(picture.tag_v2.get(TiffImagePlugin.TILEWIDTH, 0)))
         height = max(height, int(picture.tag_v2.get(TiffImagePlugin.TILELENGTH, 0)))
-    if width * height > max_megapixels * 1e6:
+    if not width * height <= max_megapixels * 1e6:  # nor if it is NaN
         raise TooManyPixelsError(
             f"Expected an image of at most {max_megapixels:g} megapixels, but got {width} x {height} pixels; "
             "shrink it, or raise max_megapixels."

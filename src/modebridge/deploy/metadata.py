@@ -7,10 +7,10 @@ import json
 import os
 import platform
 import struct
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,17 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.modes import Mode
 from modebridge.nets import call
-from modebridge.nets.flops import feature_shapes
 from modebridge.nets.quirks import FAILED
-from modebridge.scoring.cost import Cost, combination_cost
+from modebridge.scoring import cost
 from modebridge.types import Inputs
 
-FORMAT = 5
+FORMAT = 6
 """Version of the format; raised when older readers cannot read newer files."""
 
 KEY = "modebridge"
 """The key of the JSON in a file."""
+
+LIBRARIES = ("modebridge", "torch", "onnx", "onnxscript", "onnxruntime")
 
 DIGITS = 64
 NAME = b"modebridge.sha256"
@@ -61,8 +62,9 @@ def describe(
             f"Expected one name per class, {count} names, but got {len(labels)}; leave them out for numbers."
         )
     bridges = [bridge for bridge, _ in ensemble.reads]
-    heads = [bridge.heads for bridge in bridges]
-    costs = _costs(ensemble, bridges, example, given.get("unit"))
+    total = cost(ensemble, example)
+    if (unit := given.get("unit")) is not None:
+        total = replace(total, relative_flops=total.flops / unit.flops, relative_params=total.params / unit.params)
     tensors = {IMAGES: example} if isinstance(example, Tensor) else example
     inputs = {
         name: {"shape": list(tensor.shape[1:]), "type": str(tensor.dtype).removeprefix("torch.")}
@@ -77,27 +79,21 @@ def describe(
         "classes": labels,
         "image": image,
         "inputs": inputs,
-        "normalization": _normalization(ensemble) if image is not None else {},
         "members": _member_names(ensemble, bridges, given.get("names")),
         "bases": len(ensemble.bases),
         "bridges": len(bridges),
-        "heads": heads,
+        "heads": [bridge.heads for bridge in bridges],
         "taps": [bridge.tap for bridge in bridges],
-        "temperature": temperatures.by_bridges[-1],
-        "temperatures": list(temperatures.by_bridges),
+        "temperature": temperatures.full,
         "first_temperature": temperatures.first,
         "calibrated": ensemble.calibrated,
-        "cost": {
-            "relative_flops": costs[-1].relative_flops,
-            "relative_params": costs[-1].relative_params,
-            "flops": costs[-1].flops,
-            "params": costs[-1].params,
-            "by_bridges": [part.relative_flops for part in costs],
-        },
+        "cost": asdict(total),
         "scores": dict(given.get("scores") or {}),
         "modes": [Mode.from_module(base).id for base in ensemble.bases],
-        "weights": trees.fingerprint(ensemble.state_dict()),
-        "versions": _versions(),
+        # Other state than tensors (`get_extra_state`) is that of the network, the same for all modes.
+        "weights": trees.fingerprint({k: v for k, v in ensemble.state_dict().items() if isinstance(v, Tensor)}),
+        "versions": {"python": platform.python_version()}
+        | {name: sys.modules[name].__version__ for name in LIBRARIES if name in sys.modules},
     }
 
 
@@ -115,19 +111,6 @@ def _member_names(ensemble: Ensemble, bridges: Sequence[Bridge], names: Sequence
     ]
 
 
-def _costs(ensemble: Ensemble, bridges: Sequence[Bridge], example: Inputs, unit: Cost | None) -> list[Cost]:
-    """The costs with 0, 1, ... bridges, in multiples of the unit, by default the first base."""
-    base = ensemble.bases[0]
-    shapes = feature_shapes(base, example, [tap for bridge in bridges for tap in bridge.taps])
-    fed = [(bridge, [shapes[tap] for _, tap in bridge.places]) for bridge in bridges]
-    costs = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
-    if unit is None:
-        return costs
-    return [
-        replace(one, relative_flops=one.flops / unit.flops, relative_params=one.params / unit.params) for one in costs
-    ]
-
-
 def _classes(ensemble: Ensemble, example: Inputs) -> int:
     base = ensemble.bases[0]
     try:
@@ -140,37 +123,15 @@ def _classes(ensemble: Ensemble, example: Inputs) -> int:
         ) from error
 
 
-def _normalization(ensemble: Ensemble) -> dict[str, Any]:
-    """Mean and std, if the network has attributes of these names, as ours do; otherwise they are unknown."""
-    base = ensemble.bases[0]
-    found = {name: value for name in ("mean", "std") if isinstance(value := getattr(base, name, None), Tensor)}
-    if len(found) == 2 and all(value.numel() <= 4 for value in found.values()):
-        numbers = {name: [round(float(one), 6) for one in value.flatten()] for name, value in found.items()}
-        return {"input": "floats in [0, 1]; mean and std are applied inside", **numbers}
-    return {"input": "not known: images go to the network as they are given, floats in [0, 1] from image files"}
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
 def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
     """The metadata as stored in a file; an error if it cannot be stored."""
     try:
-        text = json.dumps(metadata, allow_nan=False)
-        text.encode()
+        return json.dumps(metadata, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModebridgeError(
             f"Expected finite numbers, strings, lists and dicts to store in '{path}', but got '{error}'; "
             "convert scores and names with float() and str()."
         ) from error
-    return text
 
 
 def read_metadata(text: str, path: Path, formats: range) -> dict[str, Any]:

@@ -1,102 +1,58 @@
-"""A bridged ensemble as one module that maps inputs to the outputs of a file: each base runs once."""
+"""A bridged ensemble as one module that maps inputs to the outputs of a file, and its program in torch."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from itertools import accumulate
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
-from modebridge.ensembles import (
-    Ensemble,
-    Output,
-    average,
-    fit_temperature,
-    member_logits,
-    probabilities_of,
-    scale,
-)
+from modebridge.ensembles import Ensemble, Output, average, member_logits, probabilities_of, scale
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets import Taps, call, frozen_copy
 from modebridge.types import Inputs
 
-_BEFORE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
-    nn.BatchNorm1d: (nn.Linear, nn.Conv1d),
-    nn.BatchNorm2d: (nn.Conv2d,),
-    nn.BatchNorm3d: (nn.Conv3d,),
-}
-
 
 class Temperatures(NamedTuple):
-    """The temperatures that divide the log of the mean probability.
+    """The temperatures of a file, which divide the log of the mean probability.
 
     Args:
-        first: of the first base alone, used for confident images.
-        by_bridges: of all bases with 0, 1, ... bridges.
+        first: of the first base alone, which a cascade uses for confident images.
+        full: of all members.
     """
 
     first: float
-    by_bridges: tuple[float, ...]
-
-
-def fit_temperatures(members: Sequence[Tensor] | Tensor, labels: Tensor, heads: Sequence[int]) -> Temperatures:
-    """Fit one temperature for the first base and one for each number of bridges.
-
-    Args:
-        members: (M, N, K) probabilities on held-out data: the bases, then every head of the bridges in order.
-        labels: (N,).
-        heads: number of heads of each bridge.
-    """
-    ends = accumulate(heads, initial=len(members) - sum(heads))
-    fitted = tuple(fit_temperature(average(members[:end]), labels) for end in ends)
-    return Temperatures(fit_temperature(members[0], labels), fitted)
-
-
-class BaseModule(EvaluationOnly):
-    """A copy of a base network that maps tensors in order to its logits and the features at its taps."""
-
-    def __init__(self, net: nn.Module, taps: Sequence[str], inputs: Sequence[str] | None, *, folded: bool) -> None:
-        super().__init__()
-        self.net = fold(frozen_copy(net), keep=taps) if folded else frozen_copy(net)
-        self._taps, self._inputs = Taps(self.net, taps), inputs
-
-    def run(self, *tensors: Tensor) -> Output:
-        """Logits (B, K), and the features by tap."""
-        given: Inputs = tensors[0] if self._inputs is None else dict(zip(self._inputs, tensors, strict=True))
-        return self._taps.read(lambda: call(self.net, given))
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Logits (B, K), then one feature per tap."""
-        logits, features = self.run(*tensors)
-        return (logits, *features.values())
+    full: float
 
 
 class EnsembleModule(EvaluationOnly):
-    """All members as one module that shares nothing with the ensemble: a plain graph to compile, capture or export.
+    """All members as one module that shares nothing with the ensemble: a plain graph to compile or export.
+
+    It has three parts, which a cascade uses one by one: `first`, the first base; `alone`, the outputs if only that base
+    has run; and `others`, the outputs of all members from what the first base says.
 
     Args:
         ensemble: modes and bridges; copied.
-        temperature: temperature of the mean; None for that of the ensemble.
+        temperatures: None for that of the ensemble.
         inputs: names of the inputs, if the networks take several by name; they are then passed in this order.
-        outputs: names of the outputs, in order.
-        folded: fold batch norm into the preceding layer where that is exact.
+        outputs: names of the outputs, in order; see `Answer`.
     """
 
     def __init__(
         self,
         ensemble: Ensemble,
-        temperature: float | None = None,
+        temperatures: Temperatures | None = None,
         *,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] = ("probabilities",),
-        folded: bool = True,
     ) -> None:
         super().__init__()
         if ensemble.mean != "probability":
@@ -104,111 +60,113 @@ class EnsembleModule(EvaluationOnly):
                 "Expected an ensemble with the mean of probabilities, which is the only one that files have, but its "
                 f"mean is {ensemble.mean}; build it with mean='probability'."
             )
-        self.temperature = float(ensemble.temperature) if temperature is None else temperature
-        self.outputs = list(outputs)
-        self.taps: list[list[str]] = [
-            sorted({tap for bridge, reads in ensemble.reads if k in reads for tap in bridge.taps})
-            for k in range(len(ensemble.bases))
+        first, full = temperatures or [float(ensemble.temperature)] * 2
+        bases = [
+            BaseModule(
+                base, sorted({tap for bridge, reads in ensemble.reads if k in reads for tap in bridge.taps}), inputs
+            )
+            for k, base in enumerate(ensemble.bases)
         ]
-        parts = zip(ensemble.bases, self.taps, strict=True)
-        self.bases = nn.ModuleList(BaseModule(base, taps, inputs, folded=folded) for base, taps in parts)
-        self.bridges = nn.ModuleList(frozen_copy(bridge) for bridge, _ in ensemble.reads)
-        self._reads = [reads for _, reads in ensemble.reads]
-        for bridge, _ in self.reads:
-            bridge.body = fold(bridge.body) if folded else bridge.body
+        self.first = bases[0]
+        self.alone = Outputs(outputs, first, len(ensemble))
+        self.others = Others(bases, ensemble, Outputs(outputs, full, len(ensemble)))
         self.eval().requires_grad_(False)
 
-    @property
-    def reads(self) -> list[tuple[Bridge, tuple[int, ...]]]:
-        """Each bridge, with the numbers of the bases that it reads."""
-        return [(b, reads) for b, reads in zip(self.bridges, self._reads, strict=True) if isinstance(b, Bridge)]
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of all members, in order."""
+        return self.others(*self.first(*tensors), *tensors)  # type: ignore[no-any-return]
+
+
+class BaseModule(EvaluationOnly):
+    """A copy of a base network that maps tensors in order to its logits (B, K), then to one feature per tap."""
+
+    def __init__(self, net: nn.Module, taps: Sequence[str], inputs: Sequence[str] | None) -> None:
+        super().__init__()
+        self.net, self.taps = frozen_copy(net), list(taps)
+        self._reader, self._inputs = Taps(self.net, taps), inputs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, in order; see `Answer`."""
-        members = probabilities_of(torch.stack(member_logits(self.run_bases(*tensors), self.reads)))
-        answer = scale(average(members), self.temperature)
-        tables = {"probabilities": answer, "members": members.transpose(0, 1), "entropy": _entropy(answer)}
-        tables["mutual_information"] = _entropy(members.mean(dim=0)) - _entropy(members).mean(dim=0)
-        tables["used"] = torch.full((members.shape[1],), len(members), device=members.device)
-        return tuple(tables[name] for name in self.outputs)
+        given: Inputs = tensors[0] if self._inputs is None else dict(zip(self._inputs, tensors, strict=True))
+        logits, features = self._reader.read(lambda: call(self.net, given))
+        return (logits, *(features[tap] for tap in self.taps))
 
-    def run_bases(self, *tensors: Tensor) -> dict[int, Output]:
-        """The logits (B, K) of every base and the features that bridges read, by number."""
-        return {k: base.run(*tensors) for k, base in enumerate(self.bases) if isinstance(base, BaseModule)}
+
+class Outputs(EvaluationOnly):
+    """The outputs of a file, from the logits (B, K) of those of its `count` members that ran."""
+
+    def __init__(self, names: Sequence[str], temperature: float, count: int) -> None:
+        super().__init__()
+        self.names, self.temperature, self.count = list(names), temperature, count
+
+    def forward(self, *logits: Tensor) -> tuple[Tensor, ...]:
+        members = probabilities_of(torch.stack(logits))
+        ran, batch, _ = members.shape
+        each, answer = members.transpose(0, 1), scale(average(members), self.temperature)
+        tables = {
+            "probabilities": answer,
+            "members": each if ran == self.count else nn.functional.pad(each, (0, 0, 0, self.count - ran)),
+            "entropy": _entropy(answer),
+            "mutual_information": _entropy(average(members)) - _entropy(members).mean(dim=0),
+            "used": torch.full((batch,), ran, device=members.device),
+        }
+        return tuple(tables[name] for name in self.names)
+
+
+class Others(EvaluationOnly):
+    """The other bases and the bridges: maps the first base's logits and features, and the inputs, to the outputs."""
+
+    def __init__(self, bases: Sequence[BaseModule], ensemble: Ensemble, outputs: Outputs) -> None:
+        super().__init__()
+        self.taps = [base.taps for base in bases]
+        self.bases = nn.ModuleList(bases[1:])
+        self.bridges = nn.ModuleList(frozen_copy(bridge) for bridge, _ in ensemble.reads)
+        self._reads = [reads for _, reads in ensemble.reads]
+        self.outputs = outputs
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        end = 1 + len(self.taps[0])
+        passes = [tensors[:end], *(base(*tensors[end:]) for base in self.bases)]
+        found: dict[int, Output] = {}
+        for k, (logits, *features) in enumerate(passes):
+            found[k] = logits, dict(zip(self.taps[k], features, strict=True))
+        bridges = [
+            (one, reads) for one, reads in zip(self.bridges, self._reads, strict=True) if isinstance(one, Bridge)
+        ]
+        return self.outputs(*member_logits(found, bridges))  # type: ignore[no-any-return]
 
 
 def _entropy(table: Tensor) -> Tensor:
     return -(table * (table + FLOOR).log()).sum(dim=-1)
 
 
-def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
-    """Fold batch norms in place where that is exact, and return the network.
-
-    A batch norm is folded if the graph of the forward pass (torch.fx) shows that a convolution or linear layer feeds
-    it and nothing else. It becomes an identity, so every submodule keeps its name. A network that fx cannot trace is
-    folded child by child; children that fx cannot trace stay unchanged. The features at the taps `keep` do not change:
-    a batch norm right after one is not folded.
-
-    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
-    >>> fold(net)[1]
-    Identity()
-    """
-    if not any(isinstance(module, tuple(_BEFORE)) for module in net.modules()):
-        return net
-    modules = dict(net.named_modules(remove_duplicate=False))
-    # A module with two names or with shared weights is used in two places, and folding would change both.
-    uses = Counter(id(module) for module in modules.values())
-    owners = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
-    for before, after in _pairs(net, ""):
-        layer, norm = modules[before], modules[after]
-        tied = any(owners[id(p)] > 1 for p in (*layer.parameters(), *norm.parameters()))
-        read = any(f"{before}.".startswith(f"{tap}.") and not f"{after}.".startswith(f"{tap}.") for tap in keep)
-        if read or tied or uses[id(layer)] > 1 or uses[id(norm)] > 1 or not _foldable(layer, norm):
-            continue
-        # torch's fusion creates a new layer; its weights go into the old one, which may be a subclass.
-        fuse = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
-        fused = fuse(layer, norm)
-        layer.weight, layer.bias = fused.weight, fused.bias
-        parent, _, child = after.rpartition(".")
-        setattr(net.get_submodule(parent), child, nn.Identity().eval())
-    return net.requires_grad_(False)
+def export_program(
+    exporter: Callable[..., Any], called: str, module: nn.Module, example: Sequence[Tensor], **options: Any
+) -> Any:
+    """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`."""
+    # Two rows: a batch size of one would become a constant. Contiguous, since strides become part of the program.
+    inputs = tuple(tensor[:1].expand(2, *tensor.shape[1:]).contiguous() for tensor in example)
+    shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs),)
+    with quiet():
+        try:
+            return exporter(module.eval(), inputs, dynamic_shapes=shapes, **options)
+        except Exception as error:
+            cause: BaseException = error
+            while (inner := cause.__cause__ or cause.__context__) is not None:
+                cause = inner
+            raise ModebridgeError(
+                f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; use operations "
+                "that can be exported, without branches on values in tensors."
+            ) from error
 
 
-def _foldable(layer: nn.Module, norm: nn.Module) -> bool:
-    kind = _BEFORE.get(type(norm))
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
-    return (
-        kind is not None
-        and isinstance(layer, kind)
-        and not norm.training
-        and norm.running_mean is not None
-        and not hooked
-        and not hasattr(layer, "parametrizations")
-        # After a linear layer on tokens, batch norm may normalise over tokens instead of features.
-        and (not isinstance(layer, nn.Linear) or layer.out_features == norm.num_features)
-    )
-
-
-class _Tracer(fx.Tracer):
-    """Traces down to layers without children, also those of torch and of third-party libraries."""
-
-    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
-        return not any(True for _ in m.children()) or super().is_leaf_module(m, qualified_name)
-
-
-def _pairs(net: nn.Module, prefix: str) -> list[tuple[str, str]]:
-    """Names of (layer, batch norm) pairs in which only the batch norm uses the layer's output."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress prints, logs and warnings of exporters; exceptions are raised as usual."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     try:
-        graph = _Tracer().trace(net)
-    # A forward pass on proxies may raise anything.
-    except Exception:
-        return [pair for name, child in net.named_children() for pair in _pairs(child, f"{prefix}{name}.")]
-    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    pairs = []
-    for node in graph.nodes:
-        if node.op != "call_module" or calls[str(node.target)] > 1:
-            continue
-        users: list[Any] = list(node.users)
-        if len(users) == 1 and users[0].op == "call_module" and calls[str(users[0].target)] == 1:
-            pairs.append((f"{prefix}{node.target}", f"{prefix}{users[0].target}"))
-    return pairs
+        with warnings.catch_warnings(action="ignore"), out, err:
+            yield
+    finally:
+        logging.disable(before)

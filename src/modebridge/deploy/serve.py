@@ -55,17 +55,18 @@ class ServeConfig:
     max_requests: int = 256
     read_seconds: float = 30.0
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "wait_ms", "max_mb", "max_megapixels", "max_requests", "read_seconds"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                raise ModebridgeError(f"Expected {name} to be a finite number from 0, but got {value}; choose a limit.")
+
 
 def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callable[[], None] = lambda: None) -> None:
     """Serve a file until SIGINT (Ctrl-C) or SIGTERM, and then answer the requests that have arrived.
 
     `POST /predict` takes one image: an image file as the body or in a form, or JSON: nested lists (C, H, W) in [0, 1],
     or {"image": such lists, or base64 of an image file}. `GET /health` and `GET /info` (the metadata) exist too.
-
-    Args:
-        path: a file written by `modebridge export`.
-        config: settings; None for the defaults.
-        ready: called when the file is loaded and the port is open.
+    `ready` is called when the file is loaded and the port is open.
     """
     config = config or ServeConfig()
     app = application(DeployedEnsemble.load(path), config)
@@ -94,17 +95,14 @@ def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> St
     """The server as an application for any ASGI server."""
     server = _Server(file, config or ServeConfig())
 
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+    async def refused(request: Request, error: Any) -> Response:
         return JSONResponse({"detail": error.detail}, error.status_code)
 
-    async def health(request: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def info(request: Request) -> Response:
-        return JSONResponse({"model": file.meta})
-
-    routes = [Route("/predict", server.predict, methods=["POST"]), Route("/health", health), Route("/info", info)]
+    routes = [
+        Route("/predict", server.predict, methods=["POST"]),
+        Route("/health", lambda request: PlainTextResponse("ok")),
+        Route("/info", lambda request: JSONResponse({"model": file.meta})),
+    ]
     return Starlette(routes=routes, lifespan=server.running, exception_handlers={HTTPException: refused})
 
 
@@ -146,15 +144,12 @@ class _Server:
     async def body_of(self, request: Request) -> tuple[bytes, str]:
         """The body, or the only file of a form, and its type; a body that is too large is not read to its end."""
         limit, data = int(self.config.max_mb * 1e6), bytearray()
-        if int(request.headers.get("content-length") or 0) <= limit:
-            async for part in request.stream():
-                data += part
-                if len(data) > limit:
-                    break
-            else:
-                kind = request.headers.get("content-type", "")
-                return await _file_in(request, bytes(data)) if kind.startswith("multipart/") else (bytes(data), kind)
-        raise HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
+        async for part in request.stream():
+            data += part
+            if len(data) > limit:
+                raise HTTPException(413, f"Expected at most {limit} bytes, but got more; send a smaller image.")
+        kind = request.headers.get("content-type", "")
+        return await _file_in(request, bytes(data)) if kind.startswith("multipart/") else (bytes(data), kind)
 
     def decode(self, data: bytes, kind: str) -> NDArray[np.float32]:
         if kind.startswith("application/json"):
@@ -168,9 +163,7 @@ class _Server:
             try:
                 data = base64.b64decode(image, validate=True)
             except ValueError as error:
-                raise ModebridgeError(
-                    "Expected image to be base64, but it is not; encode the contents of a file."
-                ) from error
+                raise ModebridgeError("Expected image to be base64, but it is not; encode a file.") from error
         return from_bytes(data, self.shape, max_megapixels=self.config.max_megapixels)
 
     async def run_batches(self) -> None:

@@ -1,12 +1,10 @@
 """Recipes: which network is trained on which data, and for how long."""
 
-from modebridge.recipes.data import RunData
+from modebridge.recipes.data import DataFacts, RunData, facts_of
 from modebridge.recipes.network import Network, check_recipe, network_of
 from modebridge.recipes.paper import RECIPES, find_recipe, read_recipe
-from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig
+from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig, changed, differences, from_toml, to_toml
 from modebridge.recipes.shifted import ShiftedData, known_others
-from modebridge.recipes.splits import DataFacts, facts_of
-from modebridge.recipes.text import changed, differences, from_toml, keys_of, to_toml
 
 __all__ = [
     "RECIPES",
@@ -23,7 +21,6 @@ __all__ = [
     "facts_of",
     "find_recipe",
     "from_toml",
-    "keys_of",
     "known_others",
     "network_of",
     "read_recipe",

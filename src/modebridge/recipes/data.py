@@ -1,31 +1,70 @@
-"""The data of a run: loaded, split, moved to the device, and served in batches."""
+"""The data of a run: loaded from a named set, a folder or a function, split, and served in batches on the device."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from modebridge import seeds, trees
+from modebridge import seeds
 from modebridge.batches import map_inputs
-from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Stream
-from modebridge.data.loaderset import PlacedLoader
-from modebridge.data.sets import Images
-from modebridge.recipes.recipe import Recipe
-from modebridge.recipes.splits import NAMED, DataFacts, class_names, load_splits, pixels
+from modebridge.data import (
+    ImageFiles,
+    ImageSet,
+    Loader,
+    LoaderSet,
+    Splits,
+    cut_off,
+    load_folder,
+    load_set,
+    noisy_digits,
+)
+from modebridge.data.sets import CIFAR10, NAMED, Images
+from modebridge.errors import ModebridgeError, near
+from modebridge.nets import SPECS
+from modebridge.recipes.recipe import DataConfig, Recipe
+from modebridge.recipes.user_code import FOLDER, call_function, find_function, seeded, split_reference
 from modebridge.types import Inputs
 
-Feed: TypeAlias = Loader | Stream | PlacedLoader
+Feed: TypeAlias = Loader | LoaderSet
 Split: TypeAlias = Literal["train", "valid", "test"]
 
+PARTS: tuple[Split, ...] = ("train", "valid", "test")
 BATCH = 256
 """Batch size when nothing is trained."""
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What networks and reports need to know about a data set.
+
+    Args:
+        classes: number of classes K.
+        image: (C, H, W) of one image, or the shape of any other single input; None if there are several inputs.
+        class_names: names of the classes; their numbers if unknown.
+        counts: number of images by split.
+    """
+
+    classes: int
+    image: tuple[int, ...] | None
+    class_names: tuple[str, ...]
+    counts: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
+        """From the output of `to_dict`, also after a round trip through JSON."""
+        image = None if record["image"] is None else tuple(record["image"])
+        return cls(record["classes"], image, tuple(record["class_names"]), record["counts"])
 
 
 class RunData:
@@ -39,44 +78,36 @@ class RunData:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        seed: int = 0,
-        folder: Path | str | None = None,
-        device: torch.device | str = "cpu",
+        self, recipe: Recipe, seed: int = 0, folder: Path | str | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        self.splits = load_splits(recipe.data, folder)
+        self.folder = folder
+        self.splits = load_splits(recipe.data, folder, pixels(recipe))
         self._data = recipe.data
         self._seed = seed
-        self._size = pixels(recipe)
         self._device = torch.device(device)
-        self._moved: dict[Split, Images] = {}
+        self._placed: dict[Split, Images] = {}
 
     def train(self, *names: str | int, bridges: bool = False) -> Feed:
         """The training images, shuffled and augmented, for one purpose; a user's loader does both itself."""
-        batch = self._data.bridge_batch_size or self._data.batch_size if bridges else self._data.batch_size
-        seed = seeds.seed_for(self._seed, *names, "batches")
-        images = self._placed("train")
-        if isinstance(images, ImageFiles):
-            return self._stream(images, batch, train=True, seed=seed)
+        data, images = self._data, self._part("train")
         if isinstance(images, LoaderSet):
-            return images.on(self._device)
-        return Loader(images, batch, shuffle=True, seed=seed, pad=self._data.pad, flip=self._data.flip)
+            return images.to(self._device)
+        batch = data.bridge_batch_size or data.batch_size if bridges else data.batch_size
+        seed = seeds.seed_for(self._seed, *names, "batches")
+        return Loader(images, batch, shuffle=True, seed=seed, pad=data.pad, flip=data.flip, crop=True)
 
     def valid(self) -> Feed:
         """The validation images, unaugmented."""
-        return self._plain(self._placed("valid"))
+        return self._plain(self._part("valid"))
 
     def test(self, numbers: Tensor | None = None) -> Feed:
-        """The test images, unaugmented; only those with the given numbers if given (from a loader, the first ones)."""
-        images = self._placed("test")
-        if numbers is None:
-            return self._plain(images)
-        return self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(images.pick(numbers))
+        """The test images, unaugmented; only those with the given numbers, which ascend, if given."""
+        images = self._part("test")
+        return self._plain(images if numbers is None else images.pick(numbers))
 
     def plain_train(self, count: int) -> Feed:
         """The first training images in order, unaugmented; a user's loader is used as it is."""
-        return self._plain(self._placed("train"), count)
+        return self._plain(self._part("train").part(0, count))
 
     def statistics(self, *names: str | int) -> Feed:
         """Images to re-estimate batch norm on: the training images as in training.
@@ -104,13 +135,10 @@ class RunData:
 
     def image(self, number: int) -> Tensor | None:
         """A test image as floats (C, H, W) on the CPU; None if inputs are not images."""
-        shape, test = self.facts.image, self.splits.test
+        shape = self.facts.image
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             return None
-        if isinstance(test, LoaderSet):
-            batches = (inputs for inputs, _ in test.on(torch.device("cpu")) if isinstance(inputs, Tensor))
-            return next(islice((row for rows in batches for row in rows.unbind()), number, None))
-        inputs, _ = next(iter(self._plain(test.part(number, number + 1))))
+        inputs, _ = next(iter(self.test(torch.tensor([number]))))
         assert isinstance(inputs, Tensor)
         return inputs[0].cpu()
 
@@ -118,9 +146,9 @@ class RunData:
     def facts(self) -> DataFacts:
         """Number of classes, image shape, class names and counts."""
         classes, few = self.splits.train.classes, self.few()
-        counts = {split: len(getattr(self.splits, split)) for split in ("train", "valid", "test")}
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
-        return DataFacts(classes, image, class_names(self.splits.class_names, classes), counts)
+        counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
+        return DataFacts(classes, image, _class_names(self.splits.class_names, classes), counts)
 
     @property
     def fed_as(self) -> tuple[object, ...]:
@@ -132,38 +160,137 @@ class RunData:
     @cached_property
     def learned_from(self) -> str:
         """A hash of the images used in training."""
-        return self._hash(self.splits.train) + self._hash(self.splits.valid)
+        return self.splits.train.fingerprint() + self.splits.valid.fingerprint()
 
     @cached_property
     def scored_on(self) -> str:
         """A hash of the images used for scores."""
-        return self._hash(self.splits.valid) + self._hash(self.splits.test)
+        return self.splits.valid.fingerprint() + self.splits.test.fingerprint()
 
-    def _hash(self, images: Images) -> str:
-        if isinstance(images, LoaderSet):
-            return images.fingerprint()
-        if isinstance(images, ImageFiles):
-            # The hash covers only names, and the same files at another size are different images.
-            return images.fingerprint() + (f"@{self._data.size}" if self._data.size else "")
-        tensors = {"images": images.images, "labels": images.labels}
-        return hashlib.sha256(trees.fingerprint(tensors).encode()).hexdigest()
-
-    def _placed(self, split: Split) -> Images:
+    def _part(self, split: Split) -> Images:
         """The images of a split, moved to the device on first use."""
-        if split not in self._moved:
-            images: Images = getattr(self.splits, split)
-            self._moved[split] = images.to(self._device) if isinstance(images, ImageSet) else images
-        return self._moved[split]
+        if split not in self._placed:
+            self._placed[split] = getattr(self.splits, split).to(self._device)
+        return self._placed[split]
 
-    def _plain(self, images: Images, count: int | None = None) -> Feed:
+    def _plain(self, images: Images) -> Feed:
         """Images in order, unaugmented."""
-        if isinstance(images, LoaderSet):
-            return images.on(self._device, count)
-        images = images if count is None else images.part(0, count)
-        return self._stream(images, BATCH) if isinstance(images, ImageFiles) else Loader(images, BATCH)
+        return images.to(self._device) if isinstance(images, LoaderSet) else Loader(images, BATCH)
 
-    def _stream(self, files: ImageFiles, batch: int, *, train: bool = False, seed: int = 0) -> Stream:
-        # A few images are read faster than a worker starts.
-        workers = min(16, max(1, (os.cpu_count() or 2) - 1)) if len(files) > 1000 else 0
-        size = {"size": self._size, "resize": self._size * 8 // 7}
-        return Stream(files, batch, train=train, shuffle=train, seed=seed, workers=workers, device=self._device, **size)
+
+def _class_names(names: Sequence[str], classes: int) -> tuple[str, ...]:
+    return tuple(names) if len(names) == classes else tuple(map(str, range(classes)))
+
+
+def facts_of(recipe: Recipe) -> DataFacts | None:
+    """The facts about a named data set, without reading it; None for folders and functions, which must be read."""
+    data = recipe.data
+    if not _is_named(data.name):
+        return None
+    classes, image, _ = NAMED[data.name]
+    if data.name == "in1k":
+        image = (3, pixels(recipe), pixels(recipe))
+    return DataFacts(classes, image, _class_names(CIFAR10 if data.name == "cifar10" else (), classes), _counts(data))
+
+
+def _is_named(name: str) -> bool:
+    """Whether it is a named data set, not a folder or a function; unknown names raise an error."""
+    if name.startswith(FOLDER) or split_reference(name) is not None:
+        return False
+    if name not in NAMED:
+        raise ModebridgeError(
+            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{name[:80]}'; "
+            f"{near(name[:80], NAMED)}"
+        )
+    return True
+
+
+def _counts(data: DataConfig) -> dict[str, int]:
+    """How many images of a named set the recipe uses, by split."""
+    counts, limits = NAMED[data.name][2], {str(part): getattr(data, part) for part in PARTS}
+    if data.name == "digits":
+        # One set, cut by count: the test split is the rest.
+        held = {part: limits[part] or counts[part] for part in ("train", "valid")}
+        counts = held | {"test": sum(counts.values()) - sum(held.values())}
+    return {part: min(limits[part] or count, count) for part, count in counts.items()}
+
+
+def pixels(recipe: Recipe) -> int:
+    """The side of streamed images: from the recipe, else the network's own, else ImageNet's usual one."""
+    usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
+    return recipe.data.size or usual
+
+
+def load_splits(data: DataConfig, folder: Path | str | None = None, size: int = 224) -> Splits:
+    """Load the splits; those of a named set from a folder with its official files, or MODEBRIDGE_DATA, or `data`.
+
+    Images that are streamed get the side `size`.
+    """
+    if data.name == "digits":
+        images, (train, valid, test) = noisy_digits(data.noise), _counts(data).values()
+        cut = train + valid
+        return Splits(images.part(0, train), images.part(train, cut), images.part(cut, cut + test))
+    if _is_named(data.name):
+        splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
+    elif data.name.startswith(FOLDER):
+        splits = load_folder(Path(data.name.removeprefix(FOLDER)), data.size)
+    else:
+        find_function(data.name, "data.name")
+        with seeded(0):  # the same images in every process, even if the function draws them at random
+            splits = _from_function(data)
+    parts: dict[str, Images] = {}
+    for name in PARTS:
+        part, count = getattr(splits, name), getattr(data, name)
+        if count and isinstance(part, LoaderSet):
+            raise ModebridgeError(
+                f"Expected data.{name} to be 0 for a loader, which is used as a whole, but got {count}; limit it in "
+                "your function."
+            )
+        part = part.part(0, count) if count else part
+        parts[name] = replace(part, size=size) if isinstance(part, ImageFiles) else part
+    return Splits(**parts, class_names=splits.class_names)
+
+
+def _from_function(data: DataConfig) -> Splits:
+    """The result of a user's function, as three splits with the same number of classes."""
+    given = call_function(data.name, "data.name")
+    given = [getattr(given, part) for part in PARTS] if isinstance(given, Splits) else given
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3) or all(isinstance(x, Tensor) for x in given):
+        got = f"{type(given).__name__} of {len(given)}" if isinstance(given, tuple | list) else type(given).__name__
+        raise ModebridgeError(
+            f"Expected '{data.name}' to return (train, valid, test) or (train, test), each a pair of tensors, an "
+            f"ImageSet or a loader, but got {got}; return two or three parts."
+        )
+    names = PARTS if len(given) == 3 else ("train", "test")
+    parts = {name: _given_part(part, name) for name, part in zip(names, given, strict=True)}
+    classes = max(part.classes for part in parts.values())
+    parts = {k: replace(part, classes=classes) if isinstance(part, ImageSet) else part for k, part in parts.items()}
+    train, named = parts["train"], [part.class_names for part in parts.values() if isinstance(part, LoaderSet)]
+    if (data.pad or data.flip) and not (isinstance(train, ImageSet) and train.images.dim() == 4):
+        got = "a loader" if isinstance(train, LoaderSet) else "inputs of another kind"
+        raise ModebridgeError(
+            f"Expected images in one tensor for data.pad and data.flip, but '{data.name}' returns {got}; set both to 0 "
+            "and augment in your function."
+        )
+    if "valid" not in parts:
+        if not isinstance(train, ImageSet):
+            raise ModebridgeError(
+                f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be split; return "
+                "(train, valid, test)."
+            )
+        parts["train"], parts["valid"] = cut_off(train)
+    return Splits(**parts, class_names=next(filter(None, named), ()))
+
+
+def _given_part(given: object, name: str) -> ImageSet | LoaderSet:
+    if isinstance(given, ImageSet):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(x, Tensor) for x in given):
+        images, labels = given
+        if labels.is_floating_point() or labels.is_complex() or labels.dim() != 1 or not len(labels):
+            raise ModebridgeError(
+                f"Expected the labels of {name} to be integers of shape (N,), but got {labels.dtype} "
+                f"{tuple(labels.shape)}; pass class indices."
+            )
+        return ImageSet(images, labels.long(), int(labels.max()) + 1)
+    return LoaderSet(given, name, ordered=name != "train")  # type: ignore[arg-type]  # LoaderSet checks it

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import shapes_of, size_of
 from modebridge.bridges import build_bridge, last_blocks_tap
+from modebridge.data.sets import NAMED
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files import full_name, library_factory
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, call, frozen_copy, spec_of
-from modebridge.recipes.data import RunData
+from modebridge.recipes.data import DataFacts, RunData, facts_of
 from modebridge.recipes.recipe import Recipe
-from modebridge.recipes.splits import NAMED, DataFacts, facts_of
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 from modebridge.types import Inputs
 
@@ -47,24 +47,24 @@ class Network:
         if self.reference not in SPECS:
             return None
         spec = spec_of(self.reference, self.norm, self.classes)
-        if self.image is None or len(self.image) != 3:
+        channels, *sides = self.image or (0,)
+        if len(sides) != 2 or channels != spec.image[0]:
             raise ModebridgeError(
-                f"Expected images of (channels, height, width) for net {self.reference}, but the data has "
-                f"{self.image or 'several inputs'}; use your own network."
+                f"Expected images of ({spec.image[0]}, height, width) for net {self.reference}, but the data has "
+                f"{self.image or 'several inputs'}; choose another net, or use your own."
             )
-        channels, height, width = self.image
-        if channels != spec.image[0]:
-            raise ModebridgeError(
-                f"Expected net to take images with the data's {channels} channel(s), but {self.reference} takes "
-                f"{spec.image[0]}; choose another net."
-            )
-        return replace(spec, image=(channels, height, width))
+        return replace(spec, image=(channels, sides[0], sides[1]))
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """Identifies the architecture in the keys of trained artefacts."""
-        spec = self.spec
-        return str(spec) if spec is not None else _described(self, _date(self.reference))
+        """Identifies the architecture in the keys of trained artefacts: the spec, or layers, names and shapes."""
+        if self.spec is not None:
+            return str(self.spec)
+        net = self.build(torch.Generator().manual_seed(0))
+        tensors = {name: tensor for name, tensor in net.state_dict().items() if isinstance(tensor, Tensor)}
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        # Without the memory addresses that some layers print.
+        return f"{re.sub(' at 0x[0-9a-f]+', '', repr(net))}\n{shapes}"
 
     def build(self, generator: torch.Generator) -> nn.Module:
         """A network with weights drawn from the generator; torch's global generator is not changed.
@@ -95,10 +95,9 @@ class Network:
         return options
 
     def _from_elsewhere(self) -> nn.Module:
-        channels = self.image[0] if self.image else None
         if split_reference(self.reference) is not None:
-            arguments = {"classes": self.classes} | ({} if channels is None else {"channels": channels})
-            net = call_function(self.reference, "net", **arguments)
+            channels = self.image[0] if self.image else None
+            net = call_function(self.reference, "net", classes=self.classes, channels=channels)
         else:
             factory, options = library_factory(self.reference)
             try:
@@ -133,40 +132,16 @@ def _check_reference(reference: str) -> None:
         library_factory(reference)
 
 
-def _date(reference: str) -> int:
-    """The modification time of a user's file, since an edited file may build a different network."""
-    location = split_reference(reference)
-    return location[0].stat().st_mtime_ns if location is not None and location[0].is_file() else 0
-
-
-@cache
-def _described(network: Network, _date: int) -> str:
-    """Layers, names and shapes, without the memory addresses that some layers print."""
-    net = network.build(torch.Generator().manual_seed(0))
-    tensors = {name: tensor for name, tensor in net.state_dict().items() if isinstance(tensor, Tensor)}
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-    return f"{re.sub(' at 0x[0-9a-f]+', '', repr(net))}\n{shapes}"
-
-
 def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
     """Raise an error if network, images and bridges do not fit together; without data as far as possible unread."""
-    if data is None:
-        _check_without_data(recipe)
-    else:
+    _check_reference(recipe.net)
+    if data is not None:
         _check(recipe, data.facts, data.few())
-
-
-@cache  # a recipe is checked when it is read, and before it is used
-def _check_without_data(recipe: Recipe) -> None:
-    facts = facts_of(recipe)
-    if facts is None:
-        _check_reference(recipe.net)
-    else:
+    elif (facts := facts_of(recipe)) is not None:
         _check(recipe, facts, torch.zeros(2, *facts.image or ()))
 
 
 def _check(recipe: Recipe, facts: DataFacts, inputs: Inputs) -> None:
-    _check_reference(recipe.net)
     network = network_of(recipe, facts)
     spec, side = network.spec, facts.image[-1] if facts.image else 0
     if recipe.data.pad > side:

@@ -1,13 +1,14 @@
-"""The recipes by name: the demo, the paper's four data sets with its settings, and short versions of two of them."""
+"""Recipes by name or file: the demo, the paper's four data sets with its settings, short versions of two of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig
-from modebridge.recipes.text import from_file
+from modebridge.recipes.recipe import DataConfig, Recipe, StageConfig, from_toml
+from modebridge.recipes.user_code import load_file, run_file
 
 DIGITS = Recipe(
     name="digits",
@@ -71,28 +72,25 @@ IN1K = replace(
     align="activations",
     together=1,
 )
+SHORT: dict[str, Any] = {"modes": 3, "pairs": "all", "pin_start": "midpoint"}
 CIFAR10_SHORT = replace(
     CIFAR10,
     name="cifar10-short",
     about="CIFAR-10 in a hurry: ResNet-32x2 with FRN, 3 modes, a quarter of an hour on one H200",
-    modes=3,
     mode=StageConfig(45, 1e-3),
     curve=StageConfig(90, 1e-3),
     bridge=StageConfig(40),
-    pairs="all",
-    pin_start="midpoint",
+    **SHORT,
 )
 TIN200_SHORT = replace(
     TIN200,
     name="tin200-short",
     about="Tiny ImageNet in a hurry: ResNet-34 with FRN, 3 modes, 6 epochs each, curves 8",
-    modes=3,
     mode=StageConfig(6, 5e-4),
     curve=StageConfig(8, 5e-4),
     bridge=StageConfig(4),
     nesterov="standard",
-    pairs="all",
-    pin_start="midpoint",
+    **SHORT,
 )
 
 RECIPES = {"digits": DIGITS}
@@ -114,4 +112,18 @@ def read_recipe(name: str) -> tuple[Recipe, int | None]:
 
     A .py file is a program, and is executed.
     """
-    return from_file(Path(name)) if name.endswith((".toml", ".py")) else (find_recipe(name), None)
+    if not name.endswith((".toml", ".py")):
+        return find_recipe(name), None
+    path = Path(name)
+    if not path.is_file():
+        raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
+    if path.suffix == ".toml":
+        return from_toml(path.read_bytes(), name, path.parent.resolve())
+    make = getattr(load_file(path), "recipe", None)
+    recipe = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
+    if not isinstance(recipe, Recipe):
+        raise ModebridgeError(
+            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(recipe).__name__}; "
+            "start from an existing one: replace(find_recipe('digits'), ...)."
+        )
+    return recipe, None

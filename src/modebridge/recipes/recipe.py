@@ -1,24 +1,39 @@
-"""A recipe: every choice of a run in one frozen dataclass."""
+"""A recipe: every choice of a run in one frozen dataclass, also as text."""
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
-from modebridge.recipes.user_code import absolute, reference_to, split_reference
+from modebridge.recipes.settings import check_key, converted, flat, kinds_of, nested, short
+from modebridge.recipes.user_code import FOLDER, located, reference_to
 from modebridge.training import PAPER_MIXUP, TrainConfig
-
-FOLDER = "folder:"
-"""Prefix of the name of data in a folder of images sorted by class."""
 
 Stage: TypeAlias = Literal["mode", "curve", "bridge"]
 
-MODES = 100
-"""Upper limit for modes: more are never trained in practice, and would have thousands of pairs."""
+PLACES = ("net", "data.name", "members_file")
+"""Settings that may name a file or a folder of the user's."""
+LIMITS: dict[str, tuple[float, float]] = {
+    "data.batch_size": (1, 10**9),
+    **{f"data.{name}": (0, 10**9) for name in ("bridge_batch_size", "train", "valid", "test", "pad")},
+    "data.noise": (0, 1000),
+    "data.size": (0, 10_000),
+    "modes": (2, 100),  # a curve needs two ends; more than 100 are never trained, and have thousands of pairs
+    "together": (1, 100),
+    "mixup": (0, 1000),
+    "cutmix": (0, 1000),
+    "student_epochs": (0, 10**6),
+    "budget": (0, 1),
+    "width_divisor": (0.1, 10**6),
+}
+"""The lowest and highest value of settings; `TrainConfig` checks those of training."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +67,6 @@ class DataConfig:
     flip: bool = False
     noise: float = 0.0
     size: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", _as_text(self.name, "data.name"))
-        _within("data.batch_size", self.batch_size, 1, 10**9)
-        for name in ("bridge_batch_size", "train", "valid", "test", "pad"):
-            _within(f"data.{name}", getattr(self, name), 0, 10**9)
-        _within("data.noise", self.noise, 0, 1000)
-        _within("data.size", self.size, 0, 10_000)
-        if self.name.startswith(FOLDER) and not self.size:
-            raise ModebridgeError(
-                "Expected data.size to be the side in pixels to which a folder's images are scaled, but got 0; set "
-                "for example data.size=32."
-            )
-        if self.size and not self.name.startswith((FOLDER, "in1k")):
-            raise ModebridgeError(
-                f"Expected data.size to be 0 for {self.name[:80]}, whose images already have a size, but got "
-                f"{self.size}; it is for folders of images."
-            )
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ class Recipe:
     norm: Norm = "frn"
     pairs: Literal["first", "all", "paper"] = "first"
     type2: Literal["first", "all"] = "all"
-    sizes: tuple[str, ...] = ("small",)
+    sizes: tuple[Literal["small", "medium"], ...] = ("small",)
     width_divisor: float = 2.0
     budget: float = 0.0
     members_file: str = ""
@@ -161,57 +158,32 @@ class Recipe:
     device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "net", _as_text(self.net, "net"))
-        valid_name = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
-        if not valid_name or "/" in self.name or "\\" in self.name:
+        settings = flat(vars(self))
+        for key in PLACES:
+            given = settings.get(key)
+            settings[key] = reference_to(given, key) if callable(given) else located(str(given))
+        for name, value in nested(converted(Recipe, settings, LIMITS)).items():
+            part = DataConfig if name == "data" else StageConfig
+            object.__setattr__(self, name, part(**value) if isinstance(value, dict) else value)
+        if not self.name.isprintable() or len(self.name) > 100 or "/" in self.name or not self.name.strip(". "):
             raise ModebridgeError(
-                f"Expected name to be valid as a folder name, but got {self.name[:50]!r}; use up to 100 letters and "
-                "digits."
-            )
-        if len(self.about) > 1000 or not _is_text(self.about):
-            raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
-        if self.members_file and not (self.members_file.endswith(".py") and _is_text(self.members_file)):
-            raise ModebridgeError(
-                f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; set the file that "
-                "registers your members, or omit it."
-            )
-        if self.modes < 2:
-            raise ModebridgeError(
-                f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
-            )
-        unknown = [size for size in self.sizes if size not in ("small", "medium")]
-        if unknown:
-            raise ModebridgeError(
-                f"Expected sizes to be 'small' or 'medium', but got '{unknown[0][:80]}'; choose from the two."
+                f"Expected name to be valid as a folder name, but got {short(self.name)!r}; use letters and digits."
             )
         if not self.sizes:
             raise ModebridgeError("Expected at least one size of bridges, but got none; set sizes=small.")
-        for key in ("sizes", "methods"):
-            names = getattr(self, key)
-            if len(set(names)) < len(names) or not all(map(_is_text, names)):
-                raise ModebridgeError(
-                    f"Expected {key} to name each once, but got {', '.join(names)[:50]!r}; shorten it."
-                )
-        _within("modes", self.modes, 2, MODES)
-        _within("together", self.together, 1, MODES)
-        _within("mixup", self.mixup, 0, 1000)
-        _within("cutmix", self.cutmix, 0, 1000)
-        _within("student_epochs", self.student_epochs, 0, 10**6)
-        _within("budget", self.budget, 0, 1)
-        _within("width_divisor", self.width_divisor, 0.1, 10**6)
-        for stage in ("mode", "curve", "bridge"):
+        folder = self.data.name.startswith(FOLDER)
+        if folder != bool(self.data.size) and self.data.name != "in1k":
+            raise ModebridgeError(
+                f"Expected data.size to be {'above 0' if folder else '0'} for {short(self.data.name)}, but got "
+                f"{self.data.size}; it is the side in pixels to which the images of a folder are scaled, such as 32."
+            )
+        for stage in get_args(Stage):
             self.training(stage)  # checks the numbers
 
     def training(self, stage: Stage) -> TrainConfig:
         """The training settings of a stage."""
-        own = getattr(self, stage)
-        if not isinstance(own, StageConfig):
-            raise ModebridgeError(
-                f"Expected {stage} to be a StageConfig, but got {type(own).__name__}; write StageConfig(epochs=...), "
-                "and lr, momentum, nesterov and warmup beside it in the recipe."
-            )
         shared: dict[str, Any] = {key: getattr(self, key) for key in ("lr", "momentum", "nesterov", "warmup")}
-        return TrainConfig(**vars(own), **shared)
+        return TrainConfig(**vars(getattr(self, stage)), **shared)
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower index first.
@@ -237,24 +209,69 @@ class Recipe:
         return self.budget if size == "small" and self.budget else None
 
 
-def located(text: str, beside: Path | None = None) -> str:
-    """The text of `net` or `data.name` with an absolute path, relative to a folder or the current one."""
-    if text.startswith(FOLDER):
-        return FOLDER + absolute(text.removeprefix(FOLDER), beside)
-    reference = split_reference(text)
-    return f"{absolute(reference[0], beside)}:{reference[1]}" if reference else text
+def keys_of(recipe: Recipe) -> dict[str, Any]:
+    """Every setting of a recipe by its dotted key, such as "mode.epochs"."""
+    return flat(vars(recipe))
 
 
-def _as_text(given: object, what: str) -> str:
-    return reference_to(given, what) if callable(given) else located(str(given))
+def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """A recipe with some settings replaced, each "key=value", checked against the type of the key.
+
+    All at once, so that settings that depend on each other can come in any order.
+
+    >>> from modebridge.recipes import find_recipe
+    >>> changed(find_recipe("digits"), ["mode.epochs=3", "norm=frn", "sizes=small,medium"]).mode.epochs
+    3
+    """
+    values = keys_of(recipe)
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ModebridgeError(
+                f"Expected --set to be key=value, but got '{short(setting)}'; write for example modes=3."
+            )
+        values[key] = text
+    return _from_settings(values, "--set") if settings else recipe
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        got = str(value)[:50]
-        raise ModebridgeError(f"Expected {name} to be between {least:,} and {most:,}, but got {got}; change it.")
+def differences(before: Recipe, now: Recipe) -> list[str]:
+    """The settings that differ between two recipes, as text."""
+    old, new = keys_of(before), keys_of(now)
+    return [f"{key} {old[key]} -> {value}" for key, value in new.items() if old[key] != value and key != "about"]
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can be encoded as UTF-8: lone surrogates, as from file names that are not UTF-8, cannot."""
-    return text.encode(errors="replace").decode() == text
+def to_toml(recipe: Recipe, seed: int) -> str:
+    """A recipe and its seed as TOML, with all that is needed to repeat the run."""
+    lines = ["# What this run was made with; `modebridge run recipe.toml` repeats it.", f"seed = {seed}"]
+    # Numbers, texts and lists are written as in JSON.
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys_of(recipe).items()]
+    return "\n".join(lines) + "\n"
+
+
+def from_toml(text: str | bytes, where: str, beside: Path | None = None) -> tuple[Recipe, int]:
+    """A recipe and its seed, from TOML by `to_toml` or by hand; `beside` is the base of relative paths."""
+    try:
+        document = tomllib.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; fix the file.") from None
+    seed = document.pop("seed", 0)
+    if type(seed) is not int:
+        raise ModebridgeError(
+            f"Expected seed in '{where}' to be an integer, but got '{short(seed)}'; change the value."
+        )
+    settings = flat(document)
+    places = {key: located(value, beside) for key in PLACES if isinstance(value := settings.get(key), str)}
+    return _from_settings(settings | places, f"'{where}'"), seed
+
+
+def _from_settings(settings: Mapping[str, Any], where: str) -> Recipe:
+    """A recipe from values or texts by dotted key."""
+    for key in settings:
+        check_key(key, kinds_of(Recipe), where)
+    try:
+        return Recipe(**nested(settings))
+    except TypeError as error:  # missing 2 required positional arguments: 'net' and 'modes'
+        missing = str(error).partition(": ")[2]
+        raise ModebridgeError(
+            f"Expected every setting of a recipe in {where}, but it lacks {missing}; add what has no default."
+        ) from None

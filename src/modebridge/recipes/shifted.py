@@ -1,56 +1,89 @@
-"""Images outside the training distribution: the test images of a run under corruptions, and images of other sets."""
+"""Images that networks were not trained for: the test images of a run under corruptions, and images of other sets."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from modebridge import seeds, trees
 from modebridge.batches import check_images
-from modebridge.data import (
-    CORRUPTIONS,
-    SEVERITIES,
-    ImageFiles,
-    ImageSet,
-    LoaderSet,
-    corrupt,
-    find_images,
-    fitted,
-    letters,
-    load_digits,
-    read_images,
-    read_svhn,
-    scrambled,
-)
-from modebridge.data.corruptions import parameter
-from modebridge.data.sets import Images
+from modebridge.data import find_images, load_digits, read_images
+from modebridge.data.sets import NAMED
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.data import BATCH, RunData
-from modebridge.recipes.recipe import FOLDER, DataConfig, Recipe, located
-from modebridge.recipes.splits import NAMED, load_splits
-from modebridge.recipes.user_code import split_reference
+from modebridge.recipes.data import BATCH, Feed, RunData
+from modebridge.recipes.recipe import DataConfig, Recipe
+from modebridge.recipes.user_code import FOLDER, located
 
-LOGITS = 1_000_000
-"""Maximum number of logits kept per member, corruption and severity: 10,000 images of 100 classes, 1,000 of 1,000."""
-OTHERS = 10_000
-"""Maximum number of images from another set, also limited by LOGITS and PIXELS."""
-PIXELS = 2**28
-"""Maximum number of values of the images of another set in memory: 1 GiB."""
+IMAGES, PIXELS, LOGITS = 10_000, 2**28, 10**6
+"""Maximum number of images of a set, of their values in memory (1 GiB), and of logits kept per member and table."""
+
+STRENGTHS = {
+    "noise": (0.04, 0.08, 0.12, 0.15, 0.18),  # standard deviation
+    "impulses": (0.01, 0.02, 0.05, 0.08, 0.14),  # share of black and white values
+    "blur": (0.5, 0.75, 1.0, 1.25, 1.5),  # standard deviation in pixels, or in 64ths of larger images
+    "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),  # added
+    "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),  # what is left of it
+    "pixelate": (0.9, 0.8, 0.7, 0.45, 0.3),  # pixels left on a side
+}
+"""Corruptions by severity, 1 to 5: those of Tiny ImageNet-C by D. Hendrycks and T. Dietterich, "Benchmarking Neural
+Network Robustness to Common Corruptions and Perturbations" (ICLR 2019), but brightness is added to all channels, and
+pixelate ends stronger, so that digits of 8 pixels change more with each severity."""
+SEVERITIES = (1, 2, 3, 4, 5)
 
 CORRUPTED = "corrupted"
 """The name of the corrupted test images among sets of images."""
-BUILT_IN = {
-    "letters": "18 capital letters of a dot-matrix font at random places, as large as the digits",
-    "scrambled": "the test images with the pixels of each in a random order",
-}
+BUILT_IN = ("scrambled", "inverted")
+"""Sets that need no download: the test images with the pixels of each in a random order, and their negatives."""
+
+
+def corrupt(images: Tensor, corruption: str, severity: int, seed: int = 0) -> Tensor:
+    """Corrupt a batch of images.
+
+    Args:
+        images: (N, C, H, W) floats in [0, 1].
+        corruption: a key of `STRENGTHS`.
+        severity: 1 to 5.
+        seed: seed of noise, which is the same at every severity.
+
+    >>> corrupt(torch.tensor([[[[0.0, 1.0]]]]), "contrast", 3)
+    tensor([[[[0.4000, 0.6000]]]])
+    """
+    value, generator = STRENGTHS[corruption][severity - 1], seeds.generator(seed, corruption)
+    if corruption == "noise":
+        images = images + value * torch.randn(images.shape, generator=generator).to(images)
+    elif corruption == "impulses":
+        drawn = torch.rand(images.shape, generator=generator).to(images)
+        images = images.where(drawn >= value, (drawn < value / 2).to(images))
+    elif corruption == "blur":
+        sigma = value * max(1.0, min(images.shape[2:]) / 64)
+        radius = math.ceil(4 * sigma)
+        weights = torch.softmax(-(torch.arange(-radius, radius + 1).double() / sigma).square() / 2, dim=0).to(images)
+        padded = F.pad(images, 4 * [radius], mode="replicate")
+        images = (padded.unfold(2, len(weights), 1) @ weights).unfold(3, len(weights), 1) @ weights
+    elif corruption == "brightness":
+        images = images + value
+    elif corruption == "contrast":
+        mean = images.mean(dim=(2, 3), keepdim=True)
+        images = mean + value * (images - mean)
+    else:
+        sides = images.shape[2:]
+        small = F.interpolate(images, size=[max(1, int(value * side)) for side in sides], mode="area")
+        images = F.interpolate(small, size=sides, mode="nearest")
+    return images.clamp(0, 1)
+
+
+def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Images (N, C, H, W) of another shape: repeated or averaged to grey, resized bilinearly."""
+    images = images.mean(dim=1, keepdim=True) if shape[0] == 1 else images.expand(-1, shape[0], -1, -1)
+    return F.interpolate(images, size=list(shape[1:]), mode="bilinear", antialias=True)
 
 
 class ShiftedData:
@@ -60,173 +93,107 @@ class ShiftedData:
     """
 
     def __init__(self, recipe: Recipe, data: RunData) -> None:
-        self._recipe = recipe
-        self._data = data
-        self._others: dict[str, Tensor] = {}
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        """The numbers of the test images to corrupt: all, or a fixed random subset; from a user's loader the first."""
-        total = len(self._data.labels("test"))
-        return _some(total, LOGITS // self._data.facts.classes, first=isinstance(self._data.splits.test, LoaderSet))
-
-    @cached_property
-    def span(self) -> tuple[float, float]:
-        """The values of black and white: 0 and 1, extended to the range of the test images.
-
-        The digits with their fixed noise exceed it, as do images that a user has normalized.
-        """
-        low, high = 0.0, 1.0
-        test = self._data.splits.test
-        if isinstance(test, ImageFiles) or (isinstance(test, ImageSet) and not test.images.is_floating_point()):
-            return low, high
-        for item in self._data.test():
-            images, _ = check_images(item, "the test split")
-            low, high = min(low, float(images.min())), max(high, float(images.max()))
-        return low, high
-
-    def key(self, images: str) -> str:
-        """Identifies the corrupted images, or those of another set."""
-        if images != CORRUPTED:
-            return hashlib.sha256(trees.fingerprint({"images": self.other(images)}).encode()).hexdigest()
-        side = min(self._shape[1:])
-        values = {name: [parameter(name, severity, side) for severity in SEVERITIES] for name in CORRUPTIONS}
-        return f"{self._data.scored_on} {len(self.numbers)} {self.span} {values}"
-
-    def count(self, images: str) -> int:
-        """The number of batches that `batches` yields."""
-        if images != CORRUPTED:
-            return math.ceil(len(self.other(images)) / BATCH)
-        return len(self._data.test(self.numbers)) * len(CORRUPTIONS) * len(SEVERITIES)
-
-    def batches(self, images: str) -> Iterator[tuple[str, Tensor]]:
-        """Batches, each with the name of its table (see `tables_of`); test images are read once, then corrupted."""
-        if images != CORRUPTED:
-            (table,) = tables_of(images)
-            yield from ((table, part) for part in torch.split(self.other(images), BATCH))
-            return
-        start = 0
-        for item in self._data.test(self.numbers):
-            clean, _ = check_images(item, "the test split")
-            numbers = self.numbers[start : start + len(clean)].tolist()
-            start += len(clean)
-            for name in CORRUPTIONS:
-                for severity in SEVERITIES:
-                    yield f"{name}-{severity}", corrupt(clean, name, severity, numbers=numbers, span=self.span)
-
-    def other(self, name: str) -> Tensor:
-        """The images of another set from `known_others`, (N, C, H, W) floats on the CPU, read once."""
-        if name not in self._others:
-            self._others[name] = self._read(name).contiguous()
-        return self._others[name]
-
-    def _read(self, name: str) -> Tensor:
-        most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
-        if name == "scrambled":
-            numbers = self.numbers[:most]
-            images = torch.cat([check_images(item, "the test split")[0].cpu() for item in self._data.test(numbers)])
-            return scrambled(images, numbers.tolist())
-        if name == "letters":
-            images = letters(min(most, 1000))
-        else:
-            set_name, _, folder = (name, "", "") if split_reference(name) else name.partition("=")
-            if set_name == "svhn":
-                pixels = read_svhn(folder or os.environ.get("MODEBRIDGE_DATA", "data"))
-                images = pixels[_some(len(pixels), most)]
-            elif name.startswith(FOLDER):
-                images = self._tensor(find_images(name.removeprefix(FOLDER), [""]), most)
-            else:
-                images = self._tensor(load_splits(DataConfig(set_name, 1), folder or None).test, most)
-        return self._as_ours(fitted(images, self._shape))
-
-    def _tensor(self, images: Images, most: int) -> Tensor:
-        if isinstance(images, LoaderSet):
-            return torch.cat([check_images(item, "other")[0] for item in images.on(torch.device("cpu"), most)])
-        part = images.pick(_some(len(images), most))
-        return part.images if isinstance(part, ImageSet) else read_images(part, min(self._shape[1:])).images
-
-    def _as_ours(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] in the style of the data set, so that noise or scale does not give them away."""
-        data = self._recipe.data
-        if data.name == "digits":
-            noise = torch.randn(images.shape, generator=seeds.generator(0, "others", "noise"))
-            return images + data.noise * load_digits().images.std() * noise
-        if data.name in NAMED:
-            return images
-        low, high = self.span
-        return low + images * (high - low)
-
-    @property
-    def _shape(self) -> tuple[int, int, int]:
-        shape = self._data.facts.image
+        shape = data.facts.image
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             raise ModebridgeError(
                 f"Expected images with 1 or 3 channels to corrupt, but the inputs are {shape or 'several by name'}; "
                 "use the study shift with images."
             )
-        return shape[0], shape[1], shape[2]
+        self._recipe, self._data, self._shape = recipe, data, shape
+        self._images: dict[str, Tensor] = {}
+        self._keys: dict[str, str] = {}
+        self.numbers = self._some(len(data.labels("test")))
+        """The numbers of the test images to corrupt: all, or a fixed random subset."""
+
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """The values of black and white: 0 and 1, or those of the test images if they go beyond, as noisy digits do."""
+        clean = self.images(CORRUPTED)
+        return min(0.0, float(clean.min())), max(1.0, float(clean.max()))
+
+    def key(self, name: str) -> str:
+        """Identifies the corrupted test images, or those of another set."""
+        if name not in self._keys:
+            self._keys[name] = f"{trees.fingerprint({'images': self.images(name)})} {STRENGTHS}"
+        return self._keys[name]
+
+    def batches(self, name: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """Batches of the corrupted test images or of another set, each with the name of its table, see `tables_of`."""
+        low, high = self.span
+        for number, part in enumerate(torch.split(self.images(name).to(device), BATCH)):
+            if name != CORRUPTED:
+                yield label_of(name), part
+                continue
+            for corruption, severity in product(STRENGTHS, SEVERITIES):
+                shifted = corrupt((part - low) / (high - low), corruption, severity, seed=number)
+                yield f"{corruption}-{severity}", low + shifted * (high - low)
+
+    def images(self, name: str) -> Tensor:
+        """The test images before they are corrupted, or those of another set: (N, C, H, W) floats, read once."""
+        if name not in self._images:
+            self._images[name] = self._read(name).contiguous()
+        return self._images[name]
+
+    def _read(self, name: str) -> Tensor:
+        if name == CORRUPTED:
+            return _joined(self._data.test(self.numbers))
+        low, high = self.span
+        if name == "inverted":
+            return high + low - self.images(CORRUPTED)
+        if name == "scrambled":
+            flat = self.images(CORRUPTED).flatten(2)
+            draw = torch.rand(len(flat), 1, flat.shape[2], generator=seeds.generator(0, "scrambled"))
+            return flat.gather(2, draw.argsort(dim=2).expand_as(flat)).view(-1, *self._shape)
+        if name.startswith(FOLDER):
+            files = find_images(name.removeprefix(FOLDER), [""])
+            images = read_images(files.pick(self._some(len(files))), min(self._shape[1:])).images / 255
+        else:
+            other = RunData(replace(self._recipe, data=DataConfig(name, BATCH)), folder=self._data.folder)
+            images = _joined(other.test(self._some(len(other.labels("test")))))
+        images = _fitted(images, self._shape)
+        # In the style of the data set, so that neither noise nor scale gives them away.
+        if self._recipe.data.name == "digits":
+            noise = torch.randn(images.shape, generator=seeds.generator(0, "others", "noise"))
+            return images + self._recipe.data.noise * load_digits().images.std() * noise
+        return low + images * (high - low)
+
+    def _some(self, total: int) -> Tensor:
+        """The numbers of as many images as are used of a set, in order: all, or a fixed random subset."""
+        most = max(1, min(IMAGES, PIXELS // math.prod(self._shape), LOGITS // self._data.facts.classes))
+        order = torch.randperm(total, generator=seeds.generator(0, "some"))
+        return order[:most].sort().values
+
+
+def _joined(feed: Feed) -> Tensor:
+    return torch.cat([check_images(item, "the test split")[0].cpu() for item in feed])
 
 
 def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
     """The names of other sets, with absolute paths; if there are none, the sets that need no download.
 
-    Names are "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER if their files are not in
-    MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe. Unknown
-    names and the run's own set raise an error.
+    Names are "scrambled", "inverted"; "cifar10" and so on, whose files are where the run's own data is; "folder:PATH"
+    with images anywhere below PATH. Unknown names, the run's own set, and two sets of one name raise an error.
     """
-    if not names:
-        return ["letters", "scrambled"] if recipe.data.name == "digits" else ["scrambled"]
-    resolved: list[str] = []
+    known = [*BUILT_IN, *(name for name in NAMED if name != recipe.data.name)]
     for name in names:
-        set_name, equals, folder = name.partition("=")
-        if name in BUILT_IN or name.startswith(FOLDER) or split_reference(name) is not None:
-            resolved.append(located(name))
-        elif set_name in ("svhn", *NAMED) and (folder or not equals):
-            resolved.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
-        else:
+        if name not in known and not name.startswith(FOLDER):
             raise ModebridgeError(
-                f"Expected --ood to name a data set, folder:PATH or FILE.py:FUNCTION, but got '{name[:80]}'; "
-                f"{near(set_name[:80], [*BUILT_IN, 'svhn', *NAMED])}"
+                f"Expected --ood to name another data set or folder:PATH, but got '{name[:80]}'; "
+                f"{near(name[:80], known)}"
             )
-        if resolved[-1] == recipe.data.name or set_name == recipe.data.name:
-            raise ModebridgeError(
-                f"Expected --ood to name a set other than the run's own, but got '{name[:80]}'; choose another."
-            )
-    return list(dict.fromkeys(resolved))
+    others = [located(name) for name in names or BUILT_IN]
+    if len(set(map(label_of, others))) < len(others):
+        raise ModebridgeError(f"Expected --ood to name each set once, but got {','.join(names)}; rename a folder.")
+    return others
 
 
-def tables_of(images: str) -> list[str]:
+def tables_of(name: str) -> list[str]:
     """The names of the tables of logits on some images: one per corruption and severity, such as "noise-1", or one."""
-    if images == CORRUPTED:
-        return [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
-    return [file_name_of(images)]
+    if name == CORRUPTED:
+        return [f"{corruption}-{severity}" for corruption, severity in product(STRENGTHS, SEVERITIES)]
+    return [label_of(name)]
 
 
 def label_of(name: str) -> str:
-    """The name of another set in tables: without its path.
-
-    >>> label_of("svhn=/data/svhn"), label_of("folder:/data/cats")
-    ('svhn', 'folder cats')
-    """
-    if name.startswith(FOLDER):
-        return f"folder {Path(name.removeprefix(FOLDER)).name}"
-    reference = split_reference(name)
-    return reference[1] if reference else name.partition("=")[0]
-
-
-def file_name_of(name: str) -> str:
-    """The name of another set in files: its label, and a hash of its path if it has one.
-
-    >>> file_name_of("letters"), file_name_of("folder:/data/cats")
-    ('letters', 'folder-cats-4c3ca178')
-    """
-    label = re.sub(r"[^A-Za-z0-9_.]+", "-", label_of(name))
-    return label if label == name else f"{label}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _some(total: int, most: int, *, first: bool = False) -> Tensor:
-    """The numbers of at most `most` images, in order: all, a fixed random subset, or the first."""
-    most = max(1, most)
-    if total <= most or first:
-        return torch.arange(min(total, most))
-    return torch.randperm(total, generator=seeds.generator(0, "some"))[:most].sort().values
+    """The name of another set in tables: a folder's without its path."""
+    return f"folder {Path(name.removeprefix(FOLDER)).name}" if name.startswith(FOLDER) else name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
 import random
 import re
@@ -12,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,8 @@ import numpy as np
 from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 
+FOLDER = "folder:"
+"""Prefix of the name of data in a folder of images sorted by class."""
 USER = "modebridge_user_"
 """Prefix of the modules of users' files."""
 
@@ -40,8 +43,20 @@ def split_reference(text: str) -> tuple[Path, str] | None:
     return (Path(match["path"]), match["name"]) if match else None
 
 
-def absolute(path: Path | str, beside: Path | None = None) -> str:
-    """An absolute path of a user's; `beside` is the base of relative paths, None for the current folder."""
+def located(text: str, beside: Path | None = None) -> str:
+    """The text of a setting with an absolute path, if it names a folder or a .py file.
+
+    Relative paths start from the folder `beside`, or from the current one.
+    """
+    if text.startswith(FOLDER):
+        return FOLDER + _absolute(text.removeprefix(FOLDER), beside)
+    reference = split_reference(text)
+    if reference:
+        return f"{_absolute(reference[0], beside)}:{reference[1]}"
+    return _absolute(text, beside) if text.endswith(".py") else text
+
+
+def _absolute(path: Path | str, beside: Path | None) -> str:
     try:
         return str(((beside or Path.cwd()) / Path(path).expanduser()).resolve())
     except (OSError, ValueError, RuntimeError):  # not a path; reading it will raise the error
@@ -55,32 +70,24 @@ def reference_to(function: Callable[..., object], what: str) -> str:
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    reason = ""
-    if "<lambda>" in name:
-        reason = "a lambda"
-    elif not (inspect.isfunction(function) or inspect.isclass(function)) or "." in name:
-        reason = f"{name}, which is not at the top level of a file"
-    elif module is None or file is None or Path(file).suffix != ".py":
-        reason = f"{name}, which is not in a .py file"
-    elif module.__package__:
-        reason = f"{module.__name__}.{name}, which is part of a package"
-    if reason:
+    file = str(getattr(module, "__file__", None))
+    importable = (inspect.isfunction(function) or inspect.isclass(function)) and name.isidentifier()
+    if not importable or not file.endswith(".py") or getattr(module, "__package__", None):
         raise ModebridgeError(
-            f"Expected {what} to be a function that another process can import, but got {reason}; write it with "
-            "def at the top level of your recipe's .py file."
+            f"Expected {what} to be a function that another process can import, but got {name}; write it with def at "
+            "the top level of your recipe's .py file."
         )
-    return f"{absolute(str(file))}:{name}"
+    return f"{_absolute(file, None)}:{name}"
 
 
 def load_file(path: Path) -> ModuleType:
     """A user's Python file as a module, executed once per process; it may import the files next to it."""
     try:
-        path = path.resolve()
+        path = path.resolve(strict=True)
         key = (path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         raise ModebridgeError(
-            f"Expected '{path}' to be a Python file, but it does not exist; check the path."
+            f"Expected '{path}' to be a Python file, but there is no such file; check the path."
         ) from None
     running = sys.modules.get("__main__")
     if running is not None and Path(getattr(running, "__file__", None) or "").resolve() == path:
@@ -89,13 +96,13 @@ def load_file(path: Path) -> ModuleType:
         if key not in _LOADED:
             # The name is the same in every process, so that objects defined there can be pickled.
             name = f"{USER}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-            spec = importlib.util.spec_from_file_location(name, path)
+            loader = SourceFileLoader(name, str(path))
+            spec = spec_from_file_location(name, path, loader=loader)  # whatever the file's ending
             assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
+            module = module_from_spec(spec)
             sys.modules[name] = module  # dataclasses and pickle look there
             try:
-                run_file(path, f"'{path}' to run", partial(spec.loader.exec_module, module))
+                run_file(path, f"'{path}' to run", partial(loader.exec_module, module))
             except ModebridgeError:
                 del sys.modules[name]
                 raise
@@ -105,10 +112,8 @@ def load_file(path: Path) -> ModuleType:
 
 def find_function(reference: str, what: str) -> Callable[..., object]:
     """The function for "/PATH/FILE.py:NAME"."""
-    location = split_reference(reference)
-    assert location is not None
-    path, name = location
-    module = load_file(path)
+    path, _, name = reference.rpartition(":")
+    module = load_file(Path(path))
     function = getattr(module, name, None)
     if not callable(function):
         names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
@@ -122,18 +127,9 @@ def call_function(reference: str, what: str, **offered: object) -> Any:
     """Call a user's function; arguments are passed only if its signature has them."""
     function = find_function(reference, what)
     try:
-        parameters = dict(inspect.signature(function).parameters)
+        taken = {name: offered[name] for name in inspect.signature(function).parameters if name in offered}
     except (TypeError, ValueError):  # for example a class written in C, without a signature
-        parameters = {}
-    taken = {name: value for name, value in offered.items() if name in parameters}
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for name, parameter in parameters.items():
-        if name not in taken and parameter.default is parameter.empty and parameter.kind not in optional:
-            names = " or ".join(offered) or "none"
-            raise ModebridgeError(
-                f"Expected {what} '{reference}' to take no argument but {names}, but it requires '{name}'; give it a "
-                "default."
-            )
+        taken = {}
     path, _, name = reference.rpartition(":")
     return run_file(Path(path), f"{name}() in '{path}' to run", partial(function, **taken))
 

@@ -27,7 +27,6 @@ TERMS = {
     "KL": "Kullback-Leibler divergence from the midpoint's prediction, in nats; lower is better",
     "training": "training cost in epochs of one network",
     "AUROC": "area under the ROC curve; 0.5 is chance, 1 is perfect",
-    "FPR95": "share of other images that are accepted when 95 % of the test images are",
 }
 """What the columns of tables mean."""
 

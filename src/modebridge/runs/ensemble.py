@@ -69,8 +69,8 @@ def ensemble_of(
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
     ensemble = _assembled(setting, loaded)
     classes = list(setting.facts.class_names)
-    temperatures = _temperatures(answers, names)
-    ensemble.temperature.fill_(temperatures.by_bridges[-1])
+    temperatures = Temperatures(answers.temperature(names[:1]), answers.temperature(names))
+    ensemble.temperature.fill_(temperatures.full)
     ensemble._fitted.fill_(True)
     return ensemble, {
         "example": example,
@@ -131,13 +131,6 @@ def _assembled(setting: Setting, loaded: Mapping[str, Loaded]) -> Ensemble:
     modes = [one for one in loaded.values() if isinstance(one, Mode)]
     bridges = [one for one in loaded.values() if isinstance(one, Bridge)]
     return Ensemble(setting.net, modes, bridges)
-
-
-def _temperatures(answers: LogitTable, names: Sequence[str]) -> Temperatures:
-    """For the first network alone, and for all networks with every number of bridges."""
-    bases = sum(not answers.costs[name].reads for name in names)
-    fitted = (answers.temperature(names[:count]) for count in range(bases, len(names) + 1))
-    return Temperatures(answers.temperature(names[:1]), tuple(fitted))
 
 
 def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:

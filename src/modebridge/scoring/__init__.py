@@ -4,13 +4,13 @@ from modebridge.scoring.advise import Advice, Effort, advise
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
 from modebridge.scoring.correspondence import Correspondence, correspondence, kl, r2
 from modebridge.scoring.cost import Cost, CostConvention, combination_cost, cost, module_cost
-from modebridge.scoring.detection import auroc, fpr_at
 from modebridge.scoring.evaluate import evaluate, predict
 from modebridge.scoring.logit_table import ALL, LogitTable, Split
 from modebridge.scoring.profile import CurveCheck, CurvePoint, barrier, check_curve, curve_profile
 from modebridge.scoring.scores import (
     Reliability,
     accuracy,
+    auroc,
     brier,
     check,
     check_probabilities,
@@ -55,7 +55,6 @@ __all__ = [
     "dee",
     "ece",
     "evaluate",
-    "fpr_at",
     "hits",
     "interval_of",
     "kl",

@@ -216,3 +216,21 @@ def dee(nll: float, reference: Sequence[float]) -> float:
             return size - (nll - value) / (before - value) if nll > value else float(size)
     drop = values[-2] - values[-1]
     return len(values) + (values[-1] - nll) / drop if drop > 0 else math.inf
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The area under the ROC curve: P(a > b) + P(a = b) / 2 for scores a of the data set and b of other samples.
+
+    Args:
+        inside: scores (N,) of samples of the data set, which should be high.
+        outside: scores (M,) of other samples.
+
+    >>> auroc(torch.tensor([0.9, 0.6]), torch.tensor([0.6, 0.1]))
+    0.875
+    """
+    if not len(inside) or not len(outside) or bool(torch.cat([inside, outside]).isnan().any()):
+        raise ModebridgeError("Expected scores of both sets to be numbers, but got none or NaN; check the networks.")
+    ranked = outside.sort().values
+    below, not_above = (torch.searchsorted(ranked, inside, right=right) for right in (False, True))
+    # Integer counts are exact for any number of samples.
+    return int((below + not_above).sum()) / (2 * len(inside) * len(outside))

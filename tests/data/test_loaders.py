@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge.data import ImageSet, Loader, Stream, crop_and_flip, find_images
+from modebridge.data import ImageSet, Loader, find_images
 from modebridge.data.images import centre_crop, open_image
-from modebridge.data.stream import random_crop
+from modebridge.data.loaders import crop_and_flip, random_crop
 from modebridge.errors import ModebridgeError
 from tests.data.pictures import folder_of_classes, picture
 from tests.scenarios import blobs
@@ -29,12 +30,6 @@ def test_loader_covers_the_set_once_and_repeats_by_seed_and_epoch():
     other = Loader(data, 4, shuffle=True, seed=2)
     assert torch.cat([x for x, _ in other]).flatten().tolist() != first
     assert len(loader) == 3
-
-
-def test_bytes_become_floats():
-    data = ImageSet(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), 1)
-    ((images, _),) = Loader(data, 8)
-    assert torch.equal(images, torch.ones(1, 1, 2, 2))
 
 
 def test_crops_are_crops_and_flips_are_flips():
@@ -68,9 +63,8 @@ def test_augmentation_reaches_every_place_and_repeats_by_seed():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_repeats_by_seed_and_epoch_whatever_the_workers(tmp_path: Path, workers: int) -> None:
-    files = find_images(folder_of_classes(tmp_path))
-    alone = Stream(files, 5, train=True, shuffle=True, seed=1, size=16, resize=16, workers=0)
-    stream = Stream(files, 5, train=True, shuffle=True, seed=1, size=16, resize=16, workers=workers)
+    files = replace(find_images(folder_of_classes(tmp_path)), size=16)
+    alone, stream = (Loader(files, 5, shuffle=True, seed=1, crop=True, workers=count) for count in (0, workers))
     first, second = list(stream), list(stream)
     assert [len(labels) for _, labels in first] == [5, 5, 2]
     assert not all(torch.equal(a, b) for (a, _), (b, _) in zip(first, second, strict=True))
@@ -97,10 +91,7 @@ def test_crops_keep_what_they_promise(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(centre_crop(image, 16, 20)), np.asarray(by_hand))
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    files = find_images(folder_of_classes(tmp_path))
-    with pytest.raises(ModebridgeError, match="resize to be at least size 32"):
-        Stream(files, 2, size=32, resize=16)
-    for build in (lambda: Loader(blobs(), 0), lambda: Stream(files, 0)):
+def test_no_batches_of_nothing(tmp_path: Path) -> None:
+    for data in (blobs(), find_images(folder_of_classes(tmp_path))):
         with pytest.raises(ModebridgeError, match="batch_size to be at least 1"):
-            build()
+            Loader(data, 0)

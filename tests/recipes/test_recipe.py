@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from modebridge.errors import ModebridgeError
 from modebridge.members import BridgeMember, ControlMember, members_of, parse_member
 from modebridge.recipes import RECIPES, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
-from modebridge.recipes.text import differences, keys_of
+from modebridge.recipes.recipe import differences, keys_of
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("in1k", "tin200"))) for name in sorted(RECIPES)],
-)
+@pytest.mark.parametrize("name", sorted(RECIPES))
 def test_a_recipe_survives_its_file(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.name == name
@@ -34,8 +31,6 @@ def test_a_recipe_survives_its_file(name: str) -> None:
         ("control=no", "control", False),
         ("sizes=small, medium", "sizes", ("small", "medium")),
         ("data.noise=1e-1", "data.noise", 0.1),
-        ("curve.keep=best", "curve.keep", "best"),
-        ("nesterov=authors", "nesterov", "authors"),
     ],
 )
 def test_one_setting_changes_and_no_other(setting: str, key: str, value: object) -> None:
@@ -49,28 +44,26 @@ def test_one_setting_changes_and_no_other(setting: str, key: str, value: object)
     ("setting", "message"),
     [
         ("mode.epoch=3", "got 'mode.epoch'; did you mean mode.epochs"),
-        ("mod.epochs=3", "did you mean mode.epochs"),
         ("mode=3", "set one of mode.epochs, mode.weight_decay"),
         ("modes.x=3", "got 'modes.x'; did you mean modes"),
+        ("seed=1", "got 'seed'; a run has one seed, for everything: use --seed"),
+        ("mode.seed=7", "got 'mode.seed'; a run has one seed, for everything: use --seed"),
         ("modes=three", "modes to be an integer, but got 'three'"),
-        ("modes=2.5", "modes to be an integer"),
         ("mixup=much", "mixup to be a number"),
         ("control=maybe", "control to be true or false"),
         ("norm=ln", "norm to be one of frn, bn"),
-        ("sizes=large", "sizes to be 'small' or 'medium'"),
+        ("sizes=large", "sizes to be one of small, medium, but got 'large'"),
         ("modes", "to be key=value"),
-        ("modes=1", "at least 2 modes"),
+        ("modes=1", "modes to be between 2 and 100, but got 1"),
         ("lr=-1", "lr to be a number of at least 0"),
         ("data.batch_size=0", "data.batch_size to be between 1 and"),
         ("width_divisor=1e-9", "Expected width_divisor to be between 0.1 and"),
         ("width_divisor=65", "Expected width_divisor to be at most 64"),
         ("data.pad=1000000", "Expected data.pad to be at most the image side of 8 pixels"),
-        ("data.noise=nan", "data.noise to be between 0 and 1,000"),
-        ("modes=1000000", "modes to be between 2 and 100"),
         ("mode.epochs=10000000", "at most 1,000,000"),
-        ("net=cifar10", "Expected net to take images with the data's 1 channel"),
+        ("net=cifar10", r"Expected images of \(3, height, width\) for net cifar10, but the data has \(1, "),
         ("name=../../x", "valid as a folder name"),
-        ("sizes=small,small", "Expected sizes to name each once"),
+        ("sizes=,", "at least one size of bridges"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> None:
@@ -78,14 +71,23 @@ def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> No
         check_recipe(changed(find_recipe("digits"), [setting]))
 
 
+def test_python_is_converted_and_checked_alike(tmp_path: Path) -> None:
+    digits = find_recipe("digits")
+    assert replace(digits, modes="3", methods=["heads", "swa", "heads"]).methods == ("heads", "swa")  # type: ignore[arg-type]
+    for wrong, message in [
+        ({"modes": 2.5}, "modes to be an integer, but got '2.5'"),
+        ({"norm": ["bn"]}, "norm to be a single value"),
+        ({"data": replace(digits.data, pad=-1)}, "data.pad to be between 0 and"),
+        ({"mode": 3}, "got 'mode'; set one of mode.epochs"),
+        ({"mode": digits.training("mode")}, "Recipe.*, but got 'mode.lr'; did you mean"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            replace(digits, **wrong)
+
+
 def test_settings_that_depend_on_each_other_come_in_any_order() -> None:
     both = ["data.name=folder:x", "data.size=8"]
     assert changed(find_recipe("digits"), both) == changed(find_recipe("digits"), both[::-1])
-
-
-def test_any_text_survives_the_file() -> None:
-    odd = replace(find_recipe("digits"), about='two\nlines, a "quote", a \\ and \u00e9')
-    assert from_toml(to_toml(odd, 0), "here")[0] == odd
 
 
 def test_the_papers_settings() -> None:
@@ -108,10 +110,12 @@ def test_the_papers_settings() -> None:
 
 
 def test_a_users_own_file(tmp_path: Path) -> None:
+    odd = replace(find_recipe("digits"), modes=2, about='two\nlines, a "quote", a \\ and \u00e9')
+    assert differences(find_recipe("digits"), odd) == ["modes 4 -> 2"]
     own = tmp_path / "mine.toml"
-    own.write_text(to_toml(changed(find_recipe("digits"), ["modes=2"]), 3))
-    recipe, seed = read_recipe(str(own))
-    assert (recipe.modes, seed) == (2, 3)
+    for ending, start in (("\n", b""), ("\r\n", b"\xef\xbb\xbf")):  # the second is that of Windows
+        own.write_bytes(start + to_toml(odd, 3).replace("\n", ending).encode())
+        assert read_recipe(str(own)) == (odd, 3)
     code = tmp_path / "mine.py"
     code.write_text(
         "from dataclasses import replace\nfrom modebridge.recipes import find_recipe\n"
@@ -122,9 +126,11 @@ def test_a_users_own_file(tmp_path: Path) -> None:
         read_recipe(str(tmp_path / "none.toml"))
 
 
-def test_differences_in_words() -> None:
-    before = find_recipe("digits")
-    assert differences(before, replace(before, modes=3)) == ["modes 4 -> 3"]
+def test_tables_are_read_like_keys() -> None:
+    text = to_toml(find_recipe("digits"), 0)
+    table = "[mode]\n" + "\n".join(line.removeprefix("mode.") for line in text.splitlines() if line.startswith("mode."))
+    rest = "\n".join(line for line in text.splitlines() if not line.startswith("mode."))
+    assert from_toml(f"{rest}\n{table}", "here") == (find_recipe("digits"), 0)
 
 
 @given(
@@ -170,23 +176,17 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"# \xff", "text in UTF-8, but byte 2 is not"),
-        ("modes = 3".encode("utf-16"), "text in UTF-8"),
-        (b"a = " + b"[" * 10_000, "nested too deeply"),
-        (b"a = " + b"{a=" * 3000, "nested too deeply"),
+        (b"# \xff", "to be TOML, but got .*utf-8.* can't decode byte 0xff"),
+        (b"a = " + b"[" * 10_000, "to be TOML, but got .*recursion"),
         (b"modes = " + b"9" * 10_000, "to be TOML"),
         (b"seed = 'x'", "Expected seed in .* to be an integer, but got 'x'"),
-        (b"seed = true", "to be an integer"),
-        (b"seed = nan", "to be an integer"),
-        (b"modes = {a = 1}", "Expected modes to be a single value"),
-        (b"norm = ['bn']", "Expected norm to be a single value"),
-        (b"#" * 2_000_000, "larger than 1,000,000 bytes"),
-        (b"\0", "to be TOML"),
-        (b"a." * 3000 + b"a = 1", "Expected the settings of a recipe"),
+        (b"modes = {a = 1}", "but got 'modes.a'; did you mean modes"),
+        (b"a." * 3000 + b"a = 1", "Expected a setting of a recipe in '.*', but got 'a.a'"),
         (b"modes = ", "to be TOML"),
-        (b'name = "x"\nmode = 3\n', "to be a table of settings"),
+        (b'name = "x"\nmode = 3\n', "got 'mode'; set one of mode.epochs, mode.weight_decay"),
         (b'name = "x"\nepochs = 3\n', "but got 'epochs'"),
         (b'name = "x"\n', "lacks"),
+        (b"[mode]\nseed = 7", "but got 'mode.seed'; a run has one seed"),
         (b"def recipe(:\n", "to run, but got SyntaxError"),
         (b"def recipe():\n    return 3\n", "returns a Recipe, but got int"),
         (b"raise SystemExit(0)", "got SystemExit"),
@@ -197,9 +197,3 @@ def test_a_wrong_file_is_a_sentence(tmp_path, raw, message):
     file.write_bytes(raw)
     with pytest.raises(ModebridgeError, match=message):
         read_recipe(str(file))
-
-
-def test_a_file_of_windows_is_read(tmp_path):
-    file = tmp_path / "recipe.toml"
-    file.write_bytes(b"\xef\xbb\xbf" + to_toml(find_recipe("digits"), 3).replace("\n", "\r\n").encode())
-    assert read_recipe(str(file)) == (find_recipe("digits"), 3)

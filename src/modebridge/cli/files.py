@@ -1,0 +1,284 @@
+"""The verbs `export`, `predict`, `serve`, `push` and `pull`; what loads slowly is imported when a verb runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from modebridge.cli.terminal import OPTIONS, Screen, listed, note, say
+from modebridge.errors import ModebridgeError, plural
+
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+BATCH = 64
+
+
+def path(text: str) -> Path:
+    """Parse a path; an empty one is refused, since it would mean the current folder."""
+    if not text:
+        raise typer.BadParameter("Expected a path, but got an empty string; give a path, or leave it out.")
+    return Path(text)
+
+
+Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
+Exported = Annotated[Path, typer.Argument(parser=path, metavar="FILE", help="A file written by `modebridge export`.")]
+Members = Annotated[
+    str | None,
+    typer.Option(
+        help="Members, e.g. `mode-0,I-0-1-small`. Default: what `advise` recommends for a budget of 1.2.",
+        metavar="NAMES",
+    ),
+]
+
+
+def export(
+    folder: Folder,
+    file: Annotated[
+        Path, typer.Argument(parser=path, metavar="FILE", help="File to write: .onnx, or .pt2 for torch.export.")
+    ],
+    members: Members = None,
+    average_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="Write a cascade of this average cost, in multiples of one network: confident images use only the "
+            "first network.",
+            metavar="X",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Write a cascade with this threshold: images at least this confident use only the first network.",
+            metavar="T",
+        ),
+    ] = None,
+) -> None:
+    """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
+
+    Examples: `modebridge export runs/digits fast.onnx`,
+    `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
+    """
+    from modebridge.cli.show import naming_damage
+    from modebridge.deploy import export as export_ensemble
+    from modebridge.deploy.export import check_format
+    from modebridge.runs import ensemble_of, existing
+
+    # First, because reading the members takes long.
+    check_format(file)
+    if threshold is not None and (average_cost is not None or not threshold >= 0):
+        raise ModebridgeError(
+            f"Expected --threshold to be at least 0, and no --average-cost beside it, but got {threshold}; give one."
+        )
+    run, names = existing(folder), listed("--members", members)
+    note("Reading members and fitting temperatures ...")
+    with naming_damage(run):
+        ensemble, notes = ensemble_of(run, names, average_cost=average_cost, threshold=threshold)
+    say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
+    done = export_ensemble(
+        ensemble,
+        file,
+        notes["example"],
+        valid=notes["temperatures"],
+        threshold=notes["threshold"],
+        classes=notes["classes"],
+        info={name: notes[name] for name in ("names", "scores", "about", "unit")},
+    )
+    meta, scores, console = done.meta, done.meta["scores"], Screen()
+    if console.print_data({"file": str(done.path), **meta}):
+        return
+    console.print(f"File: {done.path}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
+    flops = meta["cost"]["relative_flops"]
+    console.print(f"Members: {' + '.join(meta['members'])}; x{flops:.3f} FLOPs of one network.")
+    average = f", x{scores['relative_flops']:.3f} FLOPs on average" if done.cascade else ""
+    console.print(
+        f"Test split: accuracy {100 * scores['accuracy']:.2f} %, NLL {scores['nll']:.4f} at temperature "
+        f"{meta['temperature']:.3f}{average}."
+    )
+    if done.cascade:
+        console.print(
+            f"Threshold: {meta['threshold']:.4f}; images above it use only {meta['members'][0]}, the other "
+            f"{100 * scores['deferred_share']:.1f} % of the test images use all members."
+        )
+    images = plural(meta["parity"]["images"], "image")
+    console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
+
+
+def predict(
+    file: Exported,
+    images: Annotated[
+        list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
+    ] = None,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Use the three digits that ship with the package, for files of the demo.")
+    ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="For a cascade: images at least this confident use only the first network; 2 runs all members on "
+            "every image.",
+            metavar="T",
+        ),
+    ] = None,
+) -> None:
+    """Classify images with an exported file. Unreadable images are reported and skipped (exit code 1).
+
+    With --json, prints one line per image.
+    Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx --examples`.
+    """
+    import numpy as np
+
+    from modebridge.deploy import DeployedEnsemble
+    from modebridge.deploy.inputs import from_path
+    from modebridge.report import plain_table
+
+    paths = [*(images or []), *(example_images() if examples else [])]
+    if not paths:
+        raise ModebridgeError(
+            "Expected images, but got none; give files or folders, or add --examples for the three digits that ship "
+            "with the package."
+        )
+    deployed, console = DeployedEnsemble.load(file), Screen()
+    shape = deployed.image_shape()
+    # Check the threshold before reading the first image.
+    deployed(np.zeros((0, *shape), np.float32), threshold=threshold)
+    columns = {"probability": "prob.", "entropy": "entropy", "mutual_information": "mutual", "used": "members"}
+    shown = [name for name in columns if name in (*deployed.meta["outputs"], "probability")]
+    table = plain_table("image", "class", *(columns[name] for name in shown), text=(0, 1))
+    files = [file for path in paths for file in _image_files(path)]
+    bad = 0
+    for start in range(0, len(files), BATCH):
+        batch = []
+        for image in files[start : start + BATCH]:
+            try:
+                batch.append((image, from_path(image, shape)))
+            except (ModebridgeError, OSError) as error:
+                bad += 1
+                system = f"Expected a readable file, but got '{getattr(error, 'strerror', error)}'; check it."
+                # Not wrapped: a program may read it.
+                say(f"{image}: {system if isinstance(error, OSError) else error}", fold=False)
+        pixels = np.array([one for _, one in batch], np.float32).reshape(-1, *shape)
+        for (image, _), record in zip(batch, deployed.records(pixels, threshold=threshold), strict=True):
+            if OPTIONS.json:
+                console.print(json.dumps({"file": str(image), **record}), soft_wrap=True)
+            cells = [str(record[name]) if name == "used" else f"{record[name]:.4f}" for name in shown]
+            table.add_row(str(image), record["class"], *cells)
+    if table.row_count and not OPTIONS.json:
+        console.print(table)
+    if bad:
+        say(f"Skipped {bad} of {plural(len(files), 'image')} that could not be read.")
+        raise typer.Exit(1)
+
+
+def example_images() -> list[Path]:
+    """The digits that ship with the package, each named after its class."""
+    import modebridge.data
+
+    return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
+
+
+def _image_files(path: Path) -> list[Path]:
+    """A file itself, or the images in a folder; a folder without any stands for itself."""
+    walk = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    return sorted(file for file in walk if file.suffix.lower() in ENDINGS) or [path]
+
+
+def serve(
+    file: Exported,
+    host: Annotated[
+        str, typer.Option(help="Address to bind: 127.0.0.1 for this machine only, 0.0.0.0 for all interfaces.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", metavar="N", min=1, max=65535)] = 8000,
+    max_mb: Annotated[float, typer.Option(help="Maximum request size, in MB.", metavar="MB")] = 10.0,
+) -> None:
+    """Serve an exported file over HTTP: POST an image to /predict; see also /health and /info.
+
+    Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
+    """
+    try:
+        from modebridge.deploy.serve import ServeConfig
+        from modebridge.deploy.serve import serve as serve_file
+    except ImportError as error:
+        raise ModebridgeError(
+            f"Expected Starlette and uvicorn for serving, but got '{error}'; pip install 'modebridge[serve]'."
+        ) from error
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    serve_file(
+        file,
+        ServeConfig(host, port, max_mb=max_mb),
+        ready=lambda: say(f"Serving {file} at {address}/predict (also /health, /info); press Ctrl-C to stop."),
+    )
+
+
+def push(
+    folder: Folder,
+    repo: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")] = None,
+    only_folder: Annotated[
+        Path | None,
+        typer.Option("--folder", parser=path, metavar="DIR", help="Only write this folder; upload nothing."),
+    ] = None,
+    members: Members = None,
+    license: Annotated[str, typer.Option(help="License of the weights, e.g. apache-2.0 or mit.", metavar="ID")] = "",
+    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
+) -> None:
+    """Share modes, students and bridges of a run folder on the Hugging Face Hub, with a model card of their scores.
+
+    Writes safetensors, config.json and README.md; `modebridge.load("OWNER/NAME")` loads them. Uploading needs the extra
+    `hub` and `hf auth login`.
+
+    Examples: `modebridge push runs/digits me/digits-bridge --license apache-2.0`,
+    `modebridge push runs/digits --folder shared --members distilled-0`.
+    """
+    from modebridge.cli.show import naming_damage
+    from modebridge.files import check_repo, upload
+    from modebridge.runs import existing, share_run
+
+    if repo is None and only_folder is None:
+        raise ModebridgeError(
+            "Expected OWNER/NAME on the hub, or --folder DIR to only write a folder, but got neither; give one."
+        )
+    if repo is not None:
+        check_repo(repo)
+    run, names = existing(folder), listed("--members", members)
+    with tempfile.TemporaryDirectory() as scratch, naming_damage(run):
+        shared = share_run(run, only_folder or Path(scratch) / "folder", names, license=license, place=repo or "")
+        place = str(shared.path)
+        size = sum(file.stat().st_size for file in shared.path.iterdir())
+        if only_folder is None and repo is not None:
+            say(f"Uploading {' + '.join(shared.names)} ...")
+            place = upload(shared.path, repo, private=private or None)
+    if shared.needs_net:
+        say("The network is a custom module: only its weights are stored, so users must pass net= when loading.")
+    if not license:
+        say("The model card names no license; add one with --license.")
+    scored, flops, console = shared.scores, shared.scores.cost.relative_flops, Screen()
+    if console.print_data({"place": place, "needs_net": shared.needs_net, "bytes": size, **scored.as_dict()}):
+        return
+    console.print(f"{'Folder' if only_folder else 'Uploaded'}: {place}", soft_wrap=True)
+    console.print(
+        f"Members: {' + '.join(shared.names)}; x{flops:.3f} FLOPs of one network. Test split: accuracy "
+        f"{100 * scored.accuracy:.2f} %, NLL {scored.nll:.4f}."
+    )
+
+
+def pull(
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")],
+    folder: Annotated[
+        Path | None, typer.Argument(parser=path, metavar="DIR", help="Folder to write. Default: ./NAME.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit. Default: main.")] = None,
+) -> None:
+    """Download a shared ensemble from the Hugging Face Hub to a folder, and verify it.
+
+    Example: `modebridge pull me/digits-bridge`, then `modebridge.load("digits-bridge")` in Python.
+    """
+    from modebridge.files import check_repo, copy_folder, download
+
+    check_repo(repo)
+    target, console = Path(repo.split("/")[1]) if folder is None else folder, Screen()
+    parts = copy_folder(download(repo, revision), target)
+    if not console.print_data({"folder": str(target), "kind": parts.kind}):
+        console.print(f"Folder: {target}, a stored {parts.kind}; load it with modebridge.load({str(target)!r}).")
