@@ -81,5 +81,5 @@ def test_training_losses_by_epoch() -> None:
     texts = heights(
         training_figure({"modes": {"0": epochs, "1": epochs}, "bridges": {f"I-{k}": epochs for k in range(9)}})
     )
-    assert {"modes", "bridges", "training loss"} <= set(texts)
-    assert "I-3" not in texts, "nine names would hide the lines"
+    assert {"training loss of modes", "training loss of bridges", "epoch", "0", "1"} <= set(texts)
+    assert "I-3" not in texts, "nine names and more are too many for a legend"

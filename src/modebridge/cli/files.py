@@ -64,7 +64,7 @@ def export(
     """
     from modebridge.cli.show import naming_damage
     from modebridge.deploy import export as export_ensemble
-    from modebridge.deploy.export import check_format
+    from modebridge.deploy.deployed import check_format
     from modebridge.runs import ensemble_of, existing
 
     # First, because reading the members takes long.

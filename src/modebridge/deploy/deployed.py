@@ -60,18 +60,13 @@ class DeployedEnsemble:
             threads: CPU threads per call; None for the runtime's default. Ignored for .pt2, which uses torch's setting.
         """
         place = Path(path)
-        if place.suffix not in (".onnx", ".pt2"):
-            raise ModebridgeError(
-                f"Expected a file ending in .onnx or .pt2, but got '{place}'; create one with `modebridge export`."
-            )
+        check_format(place, "onnxruntime")
         try:
             if not place.is_file():
                 what = "is not one" if place.exists() else "does not exist"
                 raise ModebridgeError(
                     f"Expected '{place}' to be a file, but it {what}; create it with `modebridge export`."
                 )
-            if place.suffix == ".onnx":
-                needs_onnx("onnxruntime")
             check_intact(place)
             return cls(place, *(_onnx(place, threads) if place.suffix == ".onnx" else _pt2(place)))
         except ModebridgeError:
@@ -172,13 +167,17 @@ def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], li
     return meta, run
 
 
-def needs_onnx(*names: str) -> None:
-    """Check that packages are installed and load, by default all that exporting needs.
+def check_format(place: Path, *names: str) -> None:
+    """Refuse a wrong suffix, and .onnx without some packages, by default all that exporting needs.
 
     ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
     cache as soon as it is loaded, and sends them.
     """
-    names = names or ("onnx", "onnxscript", "onnxruntime")
+    if place.suffix not in (".onnx", ".pt2"):
+        raise ModebridgeError(
+            f"Expected a file ending in .onnx or .pt2, but got '{place}'; the suffix is that of its format."
+        )
+    names = (names or ("onnx", "onnxscript", "onnxruntime")) if place.suffix == ".onnx" else ()
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
-from modebridge.deploy.deployed import DeployedEnsemble, needs_onnx
+from modebridge.deploy.deployed import DeployedEnsemble, check_format
 from modebridge.deploy.inputs import OUTPUTS, Array, check_example
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
 from modebridge.deploy.module import EnsembleModule, Temperatures, export_program, quiet
@@ -108,16 +109,6 @@ def export(
     return DeployedEnsemble.load(place)
 
 
-def check_format(place: Path) -> None:
-    """Refuse a wrong suffix and missing packages."""
-    if place.suffix not in (".onnx", ".pt2"):
-        raise ModebridgeError(
-            f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
-        )
-    if place.suffix == ".onnx":
-        needs_onnx()
-
-
 def _write_pt2(
     module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[str, Any], path: Path
 ) -> Callable[[str], None]:
@@ -161,17 +152,13 @@ def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
         return torch.rand(tensor[rows].shape, generator=generator) if tensor.is_floating_point() else tensor[rows]
 
     random = map_inputs(some, example)
-    batches = [batch for batch in (random, take_rows(random, slice(1))) if _runs(ensemble, batch)]
-    batches += [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
-    return [batch for batch in batches if size_of(batch)]
-
-
-@torch.no_grad()
-def _runs(ensemble: Ensemble, batch: Inputs) -> bool:
-    try:
-        return bool(ensemble.members(batch).isfinite().all())
-    except FAILED:
-        return False
+    batches = [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
+    batches = [batch for batch in batches if size_of(batch)]
+    for batch in (take_rows(random, slice(1)), random):
+        with suppress(FAILED), torch.no_grad():
+            if ensemble.members(batch).isfinite().all():
+                batches.insert(0, batch)
+    return batches
 
 
 @torch.no_grad()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from modebridge.batches import LABELS, inputs_of
+from modebridge.batches import IMAGES, LABELS, inputs_of, map_inputs
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-T = TypeVar("T", Tensor, Array)
 
 Arrays: TypeAlias = Array | Mapping[str, Array]
 """`Inputs` as NumPy arrays."""
@@ -56,27 +54,23 @@ def output_specs(meta: Mapping[str, Any]) -> dict[str, Spec]:
 
 def check_example(example: object, what: str) -> Inputs:
     """The inputs of an example as an exported file takes them: on the CPU, with floats as float32."""
-    inputs = inputs_of(example, what)
-    if isinstance(inputs, Tensor):
-        return _ready(inputs, what, "a batch of float images (B, ...)", "give images[:1] in [0, 1]", least=2)
-    taken = [name for name in inputs if name in RESERVED]
-    if taken:
-        raise ModebridgeError(
-            f"Expected the inputs of {what} not to have reserved names, but got '{taken[0]}'; wrap the network in a "
-            "module that renames it."
-        )
-    rules = {name: f"'{name}' (B, ...) of {', '.join(TYPES)}" for name in inputs}
-    return _same_size({name: _ready(tensor, what, rules[name], "convert it") for name, tensor in inputs.items()})
-
-
-def _ready(tensor: Tensor, what: str, rule: str, hint: str, least: int = 1) -> Tensor:
-    ready = tensor.detach().cpu()
-    ready = (ready.float() if ready.is_floating_point() else ready).contiguous()
-    if ready.dim() < least or str(ready.dtype).removeprefix("torch.") not in TYPES:
-        raise ModebridgeError(f"Expected {what} to be {rule}, but got {tensor.dtype} {tuple(tensor.shape)}; {hint}.")
-    if ready.is_floating_point() and not bool(torch.isfinite(ready).all()):
-        raise ModebridgeError(f"Expected {what} to be finite, but got NaN or Inf; give real inputs.")
-    return ready
+    inputs = map_inputs(lambda x: (x.float() if x.is_floating_point() else x).detach().cpu(), inputs_of(example, what))
+    tensors = {IMAGES: inputs} if isinstance(inputs, Tensor) else inputs
+    for name, tensor in tensors.items():
+        if name in RESERVED:
+            raise ModebridgeError(
+                f"Expected the inputs of {what} not to have reserved names, but got '{name}'; wrap the network in a "
+                "module that renames it."
+            )
+        if str(tensor.dtype).removeprefix("torch.") not in TYPES:
+            raise ModebridgeError(
+                f"Expected {name} of {what} to be {', '.join(TYPES)}, but got {tensor.dtype}; convert them, bytes of "
+                "images to floats in [0, 1]."
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ModebridgeError(f"Expected {what} to be finite, but got NaN or Inf; give real inputs.")
+    _check_sizes(tensors)
+    return inputs
 
 
 def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
@@ -95,16 +89,17 @@ def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
     wrong += [f"'{name}' is not one of them" for name in tables if name not in (*specs, *LABELS)]
     if wrong:
         raise ModebridgeError(f"Expected the inputs {', '.join(specs)}, but {wrong[0]}; pass exactly these.")
-    return _same_size({name: _table(given[name], name, spec) for name, spec in specs.items()})
+    found = {name: _table(given[name], name, spec) for name, spec in specs.items()}
+    _check_sizes(found)
+    return found
 
 
-def _same_size(tables: dict[str, T]) -> dict[str, T]:
+def _check_sizes(tables: Mapping[str, Sized]) -> None:
     sizes = sorted({str(len(table)) for table in tables.values()})
     if len(sizes) > 1:
         raise ModebridgeError(
             f"Expected all inputs to have the same number of rows, but got {', '.join(sizes)}; give one batch."
         )
-    return tables
 
 
 def _table(given: Any, name: str, spec: Spec) -> Array:
@@ -131,9 +126,19 @@ MAX_MEGAPIXELS = 25.0
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats whose header has the image size. Pillow supports others that embed further images or execute code."""
 
+TILE_SIDES = (322, 323)
+"""Tags of TIFF: TileWidth, TileLength."""
+
 
 class TooManyPixelsError(ModebridgeError):
     """An image with more pixels than allowed."""
+
+
+def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
+    """Decode an image file on disk; see `from_bytes`."""
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
+    return from_bytes(path.read_bytes(), shape)
 
 
 def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
@@ -141,42 +146,29 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
 
     It is resized if needed (Pillow, bilinear); larger images than `max_megapixels` are refused before they are decoded.
     """
-    return _read(io.BytesIO(data), f"{len(data)} bytes", shape, max_megapixels)
-
-
-def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
-    """Decode an image file on disk; see `from_bytes`."""
-    if path.exists() and not path.is_file():  # reading a pipe might never end
-        raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
-    with path.open("rb") as file:
-        return _read(file, f"{path.stat().st_size} bytes", shape, MAX_MEGAPIXELS)
-
-
-def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: float) -> NDArray[np.float32]:
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise ModebridgeError(
             "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
         ) from error
-    channels, height, width = shape
+    (channels, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     if channels not in (1, 3):
         raise ModebridgeError(
             f"Expected a network with 1 or 3 input channels to read image files, but this one has {channels}; "
             "send nested lists."
         )
-    mode = "L" if channels == 1 else "RGB"
     try:
         # Pillow warns about large images; we refuse them below.
         with warnings.catch_warnings(action="ignore"):
-            picture: Picture = Image.open(file, formats=FORMATS)
+            picture: Picture = Image.open(io.BytesIO(data), formats=FORMATS)
         _check_pixels(picture, max_megapixels)
         if picture.mode == "F" or picture.mode.startswith("I"):
             # Pillow would clip everything above 255.
             raise ModebridgeError(
                 f"Expected an image with 8 bits per channel, but got mode '{picture.mode}'; convert it first."
             )
-        # Apply the camera's orientation in place, and convert only if needed, to avoid copies.
+        # The camera's orientation, in place; converted only if needed: no copies of large images.
         ImageOps.exif_transpose(picture, in_place=True)
         if picture.mode != mode:
             picture = picture.convert(mode)
@@ -188,20 +180,16 @@ def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: floa
     # Damaged files raise more than OSError: plugins raise SyntaxError, struct.error, EOFError and others.
     except Exception as error:
         raise ModebridgeError(
-            f"Expected an image file, but got {size} that cannot be decoded; send PNG or JPEG."
+            f"Expected an image file, but got {len(data)} bytes that cannot be decoded; send PNG or JPEG."
         ) from error
-    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 
 
 def _check_pixels(picture: Picture, max_megapixels: float) -> None:
     """Refuse a large image by its header, before it is decoded."""
-    from PIL import TiffImagePlugin
-
-    width, height = picture.size
-    if isinstance(picture, TiffImagePlugin.TiffImageFile):
-        # Tiles are decoded as a whole, even if little of one is inside the image.
-        width = max(width, int(picture.tag_v2.get(TiffImagePlugin.TILEWIDTH, 0)))
-        height = max(height, int(picture.tag_v2.get(TiffImagePlugin.TILELENGTH, 0)))
+    # Tiles of TIFF are decoded as a whole, even if little of one is inside the image.
+    tags = getattr(picture, "tag_v2", {})
+    width, height = (max(side, tags.get(tag, 0)) for side, tag in zip(picture.size, TILE_SIDES, strict=True))
     if not width * height <= max_megapixels * 1e6:  # nor if it is NaN
         raise TooManyPixelsError(
             f"Expected an image of at most {max_megapixels:g} megapixels, but got {width} x {height} pixels; "

@@ -164,13 +164,8 @@ def seal(path: Path) -> None:
 
 def check_intact(path: Path) -> None:
     """Refuse a file that does not end with the SHA-256 of all bytes before: weights, graph and metadata."""
-    digest, last = hashlib.sha256(), b""
-    with path.open("rb") as file:
-        while part := file.read(2**20):
-            data = last + part
-            digest.update(data[:-DIGITS])
-            last = data[-DIGITS:]
-    if last != digest.hexdigest().encode():
+    data = memoryview(path.read_bytes())
+    if data[-DIGITS:] != hashlib.sha256(data[:-DIGITS]).hexdigest().encode():
         raise ModebridgeError(
             f"Expected '{path}' to be written by `modebridge export` and intact, but it does not end with its SHA-256; "
             "download it again, or export it again."

@@ -1,19 +1,91 @@
-"""The figures of the page and of studies, each a function from plain data to SVG."""
+"""The figures of the page and of studies, each a function from plain data to SVG, and the style that they share."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from itertools import cycle, product
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from modebridge.report.drawing import COLORS, GRAY, MARKERS, axes_of, styled, svg_of, whole_ticks
 from modebridge.report.tables import Cell
 from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
 from modebridge.training import Epoch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+GRAY = "#8a8f98"
+COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
+MARKERS = "osDX^vP"
+WIDTH = 8.4
+"""Width of every figure in inches: one width for all keeps their text the same size on the page."""
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GRAY,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.color": GRAY,
+    "grid.alpha": 0.2,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "lines.markeredgewidth": 0,
+    # Text stays text, and the same figure is the same file.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "modebridge",
+}
+
+
+def styled(draw: Callable[P, str]) -> Callable[P, str]:
+    """Draw in `STYLE`; matplotlib is imported only when something is drawn."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **options: P.kwargs) -> str:
+        from matplotlib import rc_context
+
+        with rc_context(STYLE):
+            return draw(*args, **options)
+
+    return drawn
+
+
+def axes_of(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes in reading order."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure as SVG, with one legend for all axes below them, where no line crosses it."""
+    handles: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        letters = max(map(len, handles))
+        columns = max(1, int(72 * WIDTH // (5 * letters + 38)))  # points per letter, and of the handle
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
+        figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(handles) / columns) + 0.1)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 @styled
@@ -140,20 +212,16 @@ def bars_figure(
     return svg_of(figure)
 
 
-@styled
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
     """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
-    figure, axes = axes_of(1, len(metrics), 2.6)
-    for axis, (folder, series) in zip(axes, metrics.items(), strict=True):
-        for color, (name, epochs) in zip(cycle(COLORS), series.items(), strict=False):
-            losses = [epoch.losses["train"] for epoch in epochs]
-            axis.plot([epoch.number for epoch in epochs], losses, color=color, linewidth=1.2, label=name)
-        axis.set(title=folder, xlabel="epoch")
-        whole_ticks(axis)
-        if len(series) <= len(COLORS):
-            axis.legend(fontsize=7)
-    axes[0].set_ylabel("training loss")
-    return svg_of(figure, legend=False)
+    panels = []
+    for folder, series in metrics.items():
+        losses = {
+            name: ([one.number for one in epochs], [one.losses["train"] for one in epochs])
+            for name, epochs in series.items()
+        }
+        panels.append((f"training loss of {folder}", losses))
+    return lines_figure("epoch", panels)
 
 
 @styled
@@ -171,19 +239,21 @@ def lines_figure(
         levels: dashed horizontal lines by panel and name, such as the score of a deep ensemble.
         unordered: names of lines whose points have no order: drawn as points only.
     """
+    from matplotlib.ticker import MaxNLocator
+
     columns = len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
     figure, axes = axes_of(rows, columns, 2.9 * rows)
     xlabels = [xlabel] * len(panels) if isinstance(xlabel, str) else xlabel
     for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=True):
         for color, (line, (xs, ys)) in zip(cycle(COLORS), lines.items(), strict=False):
-            style = "o" if line in unordered else "o-"
-            axis.plot(xs, ys, style, color=color, label=line if len(lines) > 1 else None)
+            style = "o" if line in unordered else "o-" if len(xs) <= 50 else "-"
+            axis.plot(xs, ys, style, color=color, label=line if 1 < len(lines) <= len(COLORS) else None)
         for line, level in (levels or {}).get(label, {}).items():
             axis.axhline(level, color=GRAY, linestyle="--", linewidth=1)
             axis.annotate(line, (1.01, level), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
-            whole_ticks(axis)
+            axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         axis.set(xlabel=along, title=label)
     return svg_of(figure)
 

@@ -63,19 +63,12 @@ def cell_of(values: Sequence[float], paper: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class StudyTable:
-    """A table of a study.
-
-    Args:
-        title: title of the table.
-        columns: columns in order.
-        rows: cells by row and column, in order; some may be missing.
-        notes: sentences below the table.
-    """
+    """A table of a study."""
 
     title: str
     columns: tuple[Column, ...]
-    rows: Mapping[str, Mapping[str, Cell]]
-    notes: tuple[str, ...] = ()
+    rows: Mapping[str, Mapping[str, Cell]]  # by row and column, in order; some may be missing
+    notes: tuple[str, ...] = ()  # sentences below the table
 
     def means(self, column: str, rows: Sequence[str] | None = None) -> list[float]:
         """The means of a column, of all rows or of some."""
@@ -127,34 +120,21 @@ class StudyTable:
 
     def as_dict(self) -> dict[str, Any]:
         """The table as plain data for JSON; values that are not finite become None."""
-        record: dict[str, Any] = _finite(asdict(self))
-        return record
+        return asdict(self, dict_factory=_finite)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
         """The table from the output of `as_dict`; anything else raises an error."""
 
-        def cell(record: Mapping[str, Any]) -> Cell:
-            mean, std = record["mean"], record["std"]
-            return Cell(
-                math.nan if mean is None else float(mean), None if std is None else float(std), str(record["paper"])
-            )
-
-        def column(record: Mapping[str, Any]) -> Column:
-            if not 0 <= record["digits"] <= 20 or record["better"] not in ("up", "down", ""):
-                raise ValueError(record)
-            return Column(str(record["name"]), int(record["digits"]), record["better"])
+        def cell(mean: float | None, std: float | None, paper: str) -> Cell:
+            return Cell(math.nan if mean is None else float(mean), None if std is None else float(std), str(paper))
 
         try:
-            return cls(
-                str(data["title"]),
-                tuple(map(column, data["columns"])),
-                {
-                    str(name): {str(key): cell(value) for key, value in cells.items()}
-                    for name, cells in data["rows"].items()
-                },
-                tuple(map(str, data["notes"])),
-            )
+            columns = tuple(Column(str(one["name"]), int(one["digits"]), one["better"]) for one in data["columns"])
+            if not all(0 <= column.digits <= 20 for column in columns):
+                raise ValueError("digits")
+            rows = {name: {key: cell(**value) for key, value in cells.items()} for name, cells in data["rows"].items()}
+            return cls(str(data["title"]), columns, rows, tuple(map(str, data["notes"])))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ModebridgeError(
                 f"Expected the table of a study, but got '{type(error).__name__}: {error}'; run the study again."
@@ -223,9 +203,5 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)]) + "\n"
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _finite(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields}
