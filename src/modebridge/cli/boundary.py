@@ -37,25 +37,21 @@ def main() -> None:
     run_program(sys.argv[1:])
 
 
-def run_program(arguments: Sequence[str]) -> None:
+def run_program(words: Sequence[str]) -> None:
     """Run the verb of a command line, given without the program name, and exit with one of the codes above."""
+    code = 0
     try:
-        code = _verb(list(arguments))
+        # Calling `app` would let typer turn Ctrl-C and a closed pipe into exit codes before we see them.
+        command = typer.main.get_command(app)
+        if os.environ.get("_MODEBRIDGE_COMPLETE"):  # the shell's completion script asks what may come next
+            command.main([], prog_name="modebridge")  # answers, and raises SystemExit
+        with command.make_context("modebridge", list(words)) as context:
+            command.invoke(context)
     except BaseException as error:
         if terminal.OPTIONS.debug and not isinstance(error, typer.Exit | SystemExit):
             traceback.print_exception(error)
-        code = _code_of(error, arguments)
+        code = _code_of(error, words)
     terminal.leave(code)
-
-
-def _verb(words: list[str]) -> int:
-    # Calling `app` would let typer turn Ctrl-C and a closed pipe into exit codes before we see them.
-    command = typer.main.get_command(app)
-    if os.environ.get("_MODEBRIDGE_COMPLETE"):  # the shell's completion script asks what may come next
-        command.main([], prog_name="modebridge")  # answers, and raises SystemExit
-    with command.make_context("modebridge", words) as context:
-        command.invoke(context)
-    return 0
 
 
 def _code_of(error: BaseException, words: Sequence[str]) -> int:

@@ -50,8 +50,8 @@ class RunOptions:
     modes: Path | None = None
 
 
-def chosen(options: RunOptions) -> tuple[Recipe, int]:
-    """The recipe and seed to use: by name or file, else those of the run folder, else the demo's."""
+def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
+    """The recipe and seed: by name or file, else those of the run folder, else the demo's; and the modes given."""
     kept = None
     if options.recipe is None and options.out is not None and options.out.is_dir():
         kept = recipe_in(RunFolder(options.out, writes=False))
@@ -62,21 +62,16 @@ def chosen(options: RunOptions) -> tuple[Recipe, int]:
     if file_of_own_kinds() and not recipe.members_file:
         recipe = replace(recipe, members_file=file_of_own_kinds())
     check_recipe(recipe)
-    return recipe, options.seed if options.seed is not None else seed or 0
+    given = []
+    if options.modes is not None:
+        given = find_modes(setting_for(recipe, data=options.data).net, options.modes)
+        recipe = changed(recipe, [f"modes={len(given)}"])
+    return recipe, options.seed if options.seed is not None else seed or 0, dict(enumerate(given))
 
 
 def _place(options: RunOptions, recipe: Recipe, seed: int) -> Path:
     """The run folder's path."""
     return options.out or Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
-
-
-def _opened(options: RunOptions, recipe: Recipe, seed: int, device: str) -> tuple[RunFolder, Engine]:
-    """The run folder, and the engine of its runs."""
-    engine = Setting(recipe, seed, device=device).engine
-    if engine.compile:  # hide the warnings of torch's compiler, which do not help users
-        warnings.filterwarnings("ignore", module="torch")
-        logging.getLogger("torch").setLevel(logging.ERROR)
-    return RunFolder(_place(options, recipe, seed), writes=first_process()), engine
 
 
 def run(options: RunOptions, on: str | None = None) -> None:
@@ -85,15 +80,12 @@ def run(options: RunOptions, on: str | None = None) -> None:
         raise ModebridgeError("Expected --on in a single process, but torchrun started several; use one or the other.")
     if on == "":
         raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
-    recipe, seed = chosen(options)
-    recipe, given = _with_modes(recipe, options)
+    recipe, seed, given = chosen(options)
     # The cluster may have GPUs even if this machine has none.
     device = "auto" if on is not None and options.device == "cuda" else options.device
-    folder, engine = _opened(options, recipe, seed, device)
     console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
-    say(f"Folder: {folder.path}")
-    with _at_work(folder, recipe, seed, engine):
+    with _at_work(options, recipe, seed, device) as (folder, engine):
         start = time.perf_counter()
         with _executor(on, recipe, options.device) as executor, progress_bars() as report:
             result = run_recipe(
@@ -103,7 +95,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
                 data=options.data,
                 device=device,
                 progress=report,
-                given=dict(enumerate(given)),
+                given=given,
                 executor=executor,
             )
         record = write_results(result, folder)
@@ -129,14 +121,6 @@ def run(options: RunOptions, on: str | None = None) -> None:
         console.print(f"Report: {page}", soft_wrap=True)
 
 
-def _with_modes(recipe: Recipe, options: RunOptions) -> tuple[Recipe, list[Mode]]:
-    """The recipe for the modes given with --modes, and these modes."""
-    if options.modes is None:
-        return recipe, []
-    given = find_modes(setting_for(recipe, data=options.data).net, options.modes)
-    return changed(recipe, [f"modes={len(given)}"]), given
-
-
 def _executor(on: str | None, recipe: Recipe, device: str) -> AbstractContextManager[Executor | None]:
     """The executor of the stages; None for this process."""
     if on is None:
@@ -150,17 +134,15 @@ def _executor(on: str | None, recipe: Recipe, device: str) -> AbstractContextMan
 
 def show_plan(options: RunOptions) -> None:
     """Show what a run would do: what exists, what is missing, in which order."""
-    recipe, seed = chosen(options)
-    recipe, given = _with_modes(recipe, options)
+    recipe, seed, given = chosen(options)
     path = _place(options, recipe, seed)
     folder = RunFolder(path, writes=False) if path.is_dir() else None
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     if folder is not None:
         check_folder(folder, recipe, seed)
-    data, device = options.data, options.device
-    steps = Run(recipe, seed=seed, folder=folder, data=data, device=device, given=dict(enumerate(given))).plan()
-    console = Screen()
+    current = Run(recipe, seed=seed, folder=folder, data=options.data, device=options.device, given=given)
+    steps, console = current.plan(), Screen()
     if folder is not None:
         warn(*folder.left_out())
     if console.print_data(steps):
@@ -179,10 +161,9 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
     """Run one study in a run folder."""
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
-    recipe, seed = chosen(options)
-    folder, engine = _opened(options, recipe, seed, options.device)
-    say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
-    with _at_work(folder, recipe, seed, engine):
+    recipe, seed, _ = chosen(options)
+    say(f"modebridge {__version__}, study {name} of recipe {recipe.name}")
+    with _at_work(options, recipe, seed, options.device) as (folder, _):
         with progress_bars() as report:
             current = Run(recipe, seed=seed, folder=folder, data=options.data, device=options.device, progress=report)
             part = run_study(name, current, others)
@@ -203,21 +184,23 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
-    """Lock the folder, print what changed in it, and wait for all processes."""
+def _at_work(options: RunOptions, recipe: Recipe, seed: int, device: str) -> Iterator[tuple[RunFolder, Engine]]:
+    """Lock the run folder, print what changed in it, and wait for all processes."""
+    engine = Setting(recipe, seed, device=device).engine
+    if engine.compile:  # hide the warnings of torch's compiler, which do not help users
+        warnings.filterwarnings("ignore", module="torch")
+        logging.getLogger("torch").setLevel(logging.ERROR)
+    folder = RunFolder(_place(options, recipe, seed), writes=first_process())
+    say(f"Folder: {folder.path}")
     with folder.alone(lambda: warn("Another run is using this folder; waiting for it.")):
         try:
             warn(*begin(folder, recipe, seed))
             # All processes must see the folder in the same state.
             engine.processes.wait()
-            yield
-        except KeyboardInterrupt:
+            yield folder, engine
+        except BaseException as error:
             folder.undo()
-            raise KeyboardInterrupt(
-                f"; finished artifacts are kept in '{folder.path}'; run the same command to resume"
-                if folder.path.is_dir()
-                else "; nothing had been trained yet"
-            ) from None
-        except BaseException:
-            folder.undo()
+            if isinstance(error, KeyboardInterrupt):
+                kept = f"finished artifacts are kept in '{folder.path}'; run the same command to resume"
+                error.args = (f"; {kept if folder.path.is_dir() else 'nothing had been trained yet'}",)
             raise
