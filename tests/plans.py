@@ -14,7 +14,7 @@ from modebridge.modes import Mode
 from modebridge.objectives import StudentPlan
 from modebridge.training import fit_many, fit_modes
 from modebridge.training.config import DEFAULT
-from modebridge.training.students import fresh_mode
+from modebridge.training.fit import fresh_mode
 
 
 def fit_mode(net, train, config=DEFAULT, **options: Any) -> Mode:

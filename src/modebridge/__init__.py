@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from modebridge.files import load, load_checkpoint, load_checkpoints
     from modebridge.modes import Mode
     from modebridge.scoring.evaluate import evaluate
-    from modebridge.training import TrainConfig, fit_bridge, fit_curve, fit_modes
-    from modebridge.training.students import distill
+    from modebridge.training import TrainConfig, distill, fit_bridge, fit_curve, fit_modes
 
 __version__ = "0.3.0.dev0"
 

@@ -55,6 +55,10 @@ def test_what_is_written_comes_back_and_replaces_what_was_there(tmp_path: Path) 
         assert read_sealed(tmp_path / "record.json") == META
         assert names(tmp_path) == ["file", "new", "record.json"]
         (tmp_path / "new" / "folder" / "other").touch()
+    write_file(tmp_path / "file", tensor_file(TENSORS, {}), keep=tmp_path / "earlier")
+    assert the_same(*read_tensor_file(tmp_path / "earlier"))
+    assert read_tensor_file(tmp_path / "file")[1] == {}
+    assert names(tmp_path) == ["earlier", "file", "new", "record.json"]
     write_folder(tmp_path / "record.json", {})  # also a folder in the place of a file
     assert names(tmp_path / "record.json") == []
     assert read_tensor_file(tmp_path / "file")[0].keys() == TENSORS.keys()

@@ -1,13 +1,16 @@
-"""The schedule, and options that cannot be."""
+"""The schedule, options that cannot be, and the engine that they ask for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.training import Checkpoints, TrainConfig
+from modebridge.training import Checkpoints, Engine, TrainConfig
+from tests.plans import fit_mode
+from tests.scenarios import loader, quick, tiny_net
 
 
 def test_schedule_of_the_facts():
@@ -18,21 +21,24 @@ def test_schedule_of_the_facts():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "rule"),
     [
-        ("epochs", -1),
-        ("epochs", 2.5),
-        ("lr", float("nan")),
-        ("momentum", -0.1),
-        ("weight_decay", float("inf")),
-        ("warmup", 0),
+        ("epochs", -1, "an integer of at least 0"),
+        ("epochs", 2.5, "an integer of at least 0"),
+        ("lr", float("nan"), "a number of at least 0"),
+        ("momentum", -0.1, "a number of at least 0"),
+        ("weight_decay", float("inf"), "a number of at least 0"),
+        ("warmup", 0, "an integer of at least 1"),
+        ("average_from", 2, "at most the 1 epochs"),
+        ("seed", 2**63, "an integer up to"),
+        ("keep", "all", "'best' or 'last', but got 'all'"),
+        ("mixup", -1.0, "at least 0, but got -1"),
+        ("cutmix", -1.0, "at least 0, but got -1"),
     ],
 )
-def test_bad_configs(field, value):
-    with pytest.raises(ModebridgeError, match=f"Expected {field} to be (a number|an integer) of at least"):
+def test_bad_configs(field, value, rule):
+    with pytest.raises(ModebridgeError, match=f"Expected {field} to be {rule}"):
         replace(TrainConfig(epochs=1), **{field: value})
-    with pytest.raises(ModebridgeError, match="'best' or 'last'"):
-        TrainConfig(epochs=1, keep="all")  # type: ignore[arg-type]
 
 
 def test_its_key_names_what_determines_numbers():
@@ -47,5 +53,30 @@ def test_one_kind_of_mixing_turns_the_default_off():
     assert TrainConfig(epochs=1).mixing(0.4) == (0.4, 0.0)
     assert TrainConfig(epochs=1, cutmix=1.0).mixing(0.4) == (0.0, 1.0)
     assert TrainConfig(epochs=1, mixup=0.0).mixing(0.4) == (0.0, 0.0)
-    with pytest.raises(ModebridgeError, match="cutmix to be at least 0, but got -1"):
-        TrainConfig(epochs=1, cutmix=-1)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", r"to be 'cpu', 'cuda', 'cuda:1' or a torch\.device, but got 'gpu'"),
+        ("cuda:99", r"torch sees none|GPUs of this machine"),
+    ],
+)
+def test_devices_that_are_not_there(device, message):
+    with pytest.raises(ModebridgeError, match=message):
+        fit_mode(tiny_net(), loader(), quick(1, device=device))
+
+
+def test_auto_is_plain_on_a_cpu():
+    if not torch.cuda.is_available():
+        assert Engine.of(quick()) == Engine()
+    assert Engine.of(quick(device="cpu")) == Engine() == Engine(torch.device("cpu"))
+    chosen = Engine.of(quick(device="cpu", precision="bf16", compile=True))
+    assert (chosen.bf16, chosen.compile, chosen.graphs) == (True, True, False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_auto_is_a_compiled_graph_in_bf16_on_a_gpu():
+    engine = Engine.of(quick(), tiny_net())
+    assert (engine.device.type, engine.bf16, engine.compile, engine.graphs) == ("cuda", True, True, True)
+    assert engine.way == "bf16 together"

@@ -1,20 +1,25 @@
-"""Together is one by one, also where networks or bodies differ in what no checkpoint holds; frozen layers stay."""
+"""Together is one by one, also where networks differ in what no checkpoint holds; frozen layers; students by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+import modebridge as mb
+from modebridge import seeds
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
-from modebridge.nets import same_architecture
-from modebridge.objectives import BridgeObjective
-from modebridge.training import fit_curve, fit_modes
-from tests.plans import fit_bridges, fit_mode
-from tests.scenarios import loader, quick, tiny_net
+from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, mixed
+from modebridge.modes import Mode, refresh_statistics
+from modebridge.objectives import BridgeObjective, StudentObjective
+from modebridge.training import fit_curve, fit_modes, fit_students
+from tests.plans import fit_bridges, fit_mode, plan_student
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
 def test_frozen_parameters_stay_frozen():
@@ -79,8 +84,8 @@ def test_bodies_trained_together_are_their_own():
 
     plans = {str(k): plan(options) for k, options in enumerate(OPTIONS)}
     together = fit_bridges(net, plans, batches(), config=quick(2))
-    for name, options in zip(plans, OPTIONS, strict=True):
-        alone = fit_bridges(net, {name: plan(options)}, batches(), config=quick(2))[name]
+    for name in plans:
+        alone = fit_bridges(net, {name: plans[name]}, batches(), config=quick(2))[name]
         assert same(together[name].state_dict(), alone.state_dict())
     assert not same(together["0"].state_dict(), together["1"].state_dict())
 
@@ -117,12 +122,6 @@ def test_a_curve_leaves_frozen_layers_where_its_ends_have_them(pins, pin_start):
     assert list(curve.pins[0]) == list(a.params)
 
 
-def test_a_curve_of_a_network_with_nothing_frozen_is_as_before():
-    a, b = (Mode.from_module(made(seed)) for seed in (1, 2))
-    free = fit_curve(made(0), a, b, batches(), config=quick(2))
-    assert all(not torch.equal(pin, (a.params[name] + b.params[name]) / 2) for name, pin in free.pins[0].items())
-
-
 def test_a_bridge_leaves_frozen_layers_of_its_body_alone():
     net = made(0)
     curve = start_curve(net, Mode.from_module(made(1)), Mode.from_module(made(2)))
@@ -145,12 +144,161 @@ def test_a_bridge_leaves_frozen_layers_of_its_body_alone():
             fit()
 
 
-def test_alike_is_what_decides():
-    assert same_architecture(made(0), made(1))
-    assert not same_architecture(made(0), made(1, scale=2.0))
-
-
 def test_one_list_of_batches_serves_all_networks():
     nets, data = [made(0), made(1)], batches()
     for one, other in zip(fit_modes(nets, data, quick(1)), fit_modes(nets, [data, data], quick(1)), strict=True):
         assert one.id == other.id
+
+
+def probabilities(count: int, rows: int = 5, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (3 * torch.randn(count, rows, 4, generator=generator, dtype=EXACT)).softmax(-1)
+
+
+@pytest.mark.parametrize(("temperature", "soft", "hard"), [(1.0, 1.0, 0.0), (4.0, 1.8, 0.1), (0.5, 0.7, 2.0)])
+def test_the_gradient_is_the_one_by_hand(temperature, soft, hard):
+    """d loss / d logits = (soft T (q_T - p_T) + hard (q - y)) / B."""
+    loss = DistillationLoss(temperature, soft, hard)
+    teachers, labels = probabilities(3), F.one_hot(torch.arange(5) % 4, 4).double()
+    logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(loss.target(teachers), labels if hard else None, logits), logits)
+    tempered = teachers ** (1 / temperature)
+    p = (tempered / tempered.sum(-1, keepdim=True)).mean(0)
+    z = logits.detach()
+    by_hand = soft * temperature * ((z / temperature).softmax(-1) - p) + hard * (z.softmax(-1) - labels)
+    torch.testing.assert_close(gradient, by_hand / 5, rtol=1e-12, atol=1e-14)
+
+
+def test_the_authors_mean_over_teachers_has_the_same_gradient():
+    """0.1 CE + 2 * 0.9 T^2 mean_m KL(p_m || q) as their code has it, by torch's own functions."""
+    teachers, labels = probabilities(3), torch.arange(5) % 4
+    logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
+    own = PAPER_LOSS(PAPER_LOSS.target(teachers), F.one_hot(labels, 4).double(), logits)
+    divergences = [
+        F.kl_div((logits / 4).log_softmax(-1), (teacher.log() / 4).softmax(-1), reduction="batchmean")
+        for teacher in teachers
+    ]
+    theirs = 0.1 * F.cross_entropy(logits, labels) + 2 * 0.9 * 16 * torch.stack(divergences).mean()
+    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (own, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
+
+
+def test_labels_weigh_what_the_loss_says():
+    labels, logits = F.one_hot(torch.arange(5) % 4, 4).double(), torch.randn(5, 4, dtype=EXACT)
+    entropy = F.cross_entropy(logits, torch.arange(5) % 4)
+    torch.testing.assert_close(DistillationLoss(soft=0, hard=0.1)(None, labels, logits), 0.1 * entropy)
+    torch.testing.assert_close(DistillationLoss()(None, labels, logits), entropy)
+
+
+def test_a_step_by_hand():
+    """One step of a student on one mixed batch, with autograd on a module of torch's own."""
+    net, teachers = tiny_net(5, dtype=EXACT), modes(2, dtype=EXACT)
+    data = [(blobs(8, dtype=EXACT).images, blobs(8).labels)]
+    start = Mode.from_module(net)
+    config = replace(quick(1), momentum=0.0)
+    student = mb.distill(net, teachers, data, start=start, config=replace(config, mixup=0.7))
+    draw = StudentObjective(net, {"s": plan_student(net, teachers, start=start)}, 3, 0.7).draw(
+        8, seeds.generator(config.seed, "draws")
+    )
+    images = mix(data[0][0], draw["share"].double(), draw["partner"])
+    with torch.no_grad():
+        target = torch.stack([mode.load(net)(images).softmax(-1) for mode in teachers]).mean(0)
+    net.train()
+    loss = (target * (target.log() - net(images).log_softmax(-1))).sum(-1).mean()
+    gradients = torch.autograd.grad(loss, list(net.parameters()))
+    lr = config.lr * config.factor(0)
+    for (name, parameter), gradient in zip(net.named_parameters(), gradients, strict=True):
+        torch.testing.assert_close(student.params[name], parameter - lr * gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_students_trained_together_are_their_own():
+    net, teachers = tiny_net(0, "bn"), modes(3, "bn")
+    plans = {
+        "of three": plan_student(net, teachers, seed=1),
+        "of two": plan_student(net, teachers[:2], seed=2, loss=PAPER_LOSS),
+        "of labels": plan_student(net, (), seed=3),
+        "from a mode": plan_student(net, teachers[1:], start=teachers[0]),
+    }
+    before = [mode.id for mode in teachers]
+    together = fit_students(net, plans, loader(16), config=quick())
+    for name, plan in plans.items():
+        alone = fit_students(net, {name: plan}, loader(16), config=quick())[name]
+        assert alone.id == together[name].id, name
+    assert len({mode.id for mode in together.values()}) == 4
+    assert [Mode(mode.params, mode.buffers).id for mode in teachers] == before
+
+
+def test_an_ensemble_teaches_with_one_voice_per_member():
+    net, teachers = tiny_net(0, dtype=EXACT), modes(3, dtype=EXACT)
+    data = loader(dtype=EXACT)
+    curve = mb.fit_curve(net, *teachers[:2], data, config=quick(1))
+    bridge = mb.fit_bridge(net, curve, data, config=quick(1))
+    plain, ensemble = mb.Ensemble(net, teachers), mb.Ensemble(net, teachers[:1], [bridge])
+    wanted = mb.distill(net, teachers, data, config=quick())
+    got = mb.distill(net, plain, data, config=quick())
+    for name, tensor in wanted.params.items():
+        torch.testing.assert_close(got.params[name], tensor, rtol=1e-9, atol=1e-12)
+    images = blobs(4, dtype=EXACT).images
+    objective = StudentObjective(net, {"s": plan_student(net, [ensemble, teachers[2]])}, 3, 0.0)
+    target = objective.prepare((images, torch.zeros(4, dtype=torch.long)), {})["s"]["target"]
+    head_logits = torch.cat([ensemble.members(images), plain.members(images)[2:]])
+    torch.testing.assert_close(target, head_logits.mean(0), rtol=1e-12, atol=1e-14)
+
+
+def test_a_student_of_another_architecture_learns():
+    """A linear student of linear teachers can say exactly the softmax of their sum; KL falls far."""
+    torch.manual_seed(0)
+    net, teacher = nn.Linear(4, 3), nn.Linear(4, 3)
+    data = [(torch.rand(16, 4), torch.arange(16) % 3) for _ in range(4)]
+    student = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.Linear(8, 3))
+    losses: list[float] = []
+    learned = mb.distill(
+        net,
+        [Mode.from_module(teacher)],
+        data,
+        student=student,
+        config=quick(40, callbacks=(lambda epoch: losses.append(epoch.losses["student"]),)),
+    )
+    assert losses[-1] < 0.02 * losses[0]
+    assert set(learned.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_averaged_weights_get_the_statistics_of_mixed_images():
+    net, teachers = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)
+    data = list(loader(dtype=EXACT))  # a list, whose order does not change from pass to pass
+    config = quick(3, average_from=2)
+    plan = plan_student(net, teachers, seed=4)
+    student = fit_students(net, {"s": plan}, data, config=config)["s"]
+    generator = seeds.generator(config.seed, "mixed batches")
+    batches = [(mixed(images, draw_mixing(len(labels), 1.0, 0.0, generator)), labels) for images, labels in data]
+    wanted = refresh_statistics(net, student.params, student.buffers, batches)
+    for name in (name for name in wanted if "running" in name):
+        torch.testing.assert_close(student.buffers[name], wanted[name], rtol=1e-9, atol=1e-12)
+
+
+def test_new_weights_are_new_and_no_epoch_changes_nothing():
+    net = tiny_net(0, "bn")
+    first, again = (plan_student(net, modes(1, "bn"), seed=1).start for _ in range(2))
+    assert first.id == again.id != plan_student(net, modes(1, "bn"), seed=2).start.id
+    assert not any(torch.equal(first.params[name], p) for name, p in net.named_parameters() if p.dim() > 1)
+    assert mb.distill(net, modes(2, "bn"), loader(), start=first, config=quick(0)).id == first.id
+    assert mb.distill(net, modes(1, "bn")[0], loader(), start=first, config=quick(0)).id == first.id
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda net: mb.distill(net, [], loader()), "Expected teachers to distill, but got none"),
+        (lambda net: fit_students(net, {}, loader()), "Expected at least one student"),
+        (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or ensembles, but got ResNet"),
+        (lambda net: DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
+        (lambda net: DistillationLoss(soft=0), "not both 0"),
+        (
+            lambda net: mb.distill(net, modes(1), loader(), student=nn.Sequential(nn.Flatten(), nn.Linear(64, 4))),
+            "with 4 classes like the student, but one has 3",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(call, sentence):
+    with pytest.raises(ModebridgeError, match=sentence):
+        call(tiny_net())

@@ -51,9 +51,7 @@ def test_two_processes_end_where_one_does_and_only_the_first_writes(tmp_path: Pa
 def test_parts_are_equally_large_and_make_up_the_batch(count: int) -> None:
     parts = []
     for rank in range(3):
-        group = Processes()
-        group.rank, group.size = rank, 3
-        images, labels = group.part((torch.arange(count).float(), torch.arange(count)))
+        images, labels = Processes(rank, 3).part((torch.arange(count).float(), torch.arange(count)))
         assert torch.equal(images, labels.float())
         parts.append(labels)
     assert len({len(part) for part in parts}) == 1

@@ -13,13 +13,7 @@ from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.modes import Mode
 from modebridge.objectives import CurveObjective
-from modebridge.training import (
-    Checkpoints,
-    Engine,
-    TrainConfig,
-    fit_curves,
-    fit_modes,
-)
+from modebridge.training import Checkpoints, Engine, TrainConfig, fit_curves, fit_modes
 from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
 from tests.plans import fit_bridges, fit_mode, on_threads
 from tests.scenarios import EXACT, loader, modes, quick, tiny_net
@@ -103,20 +97,13 @@ def noisy(seed: int, **options: bool) -> Noisy:
     return Noisy(**options)
 
 
-class Data:
-    def __init__(self, seed: int = 0) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.batches = [(torch.rand(6, 4, generator=generator), torch.arange(6) % 3) for _ in range(4)]
-
-    def set_epoch(self, epoch: int) -> None:
-        pass
-
-    def __iter__(self):
-        return iter(self.batches)
+def batches(seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.rand(6, 4, generator=generator), torch.arange(6) % 3) for _ in range(4)]
 
 
 def fit_two(config, lives=-1, checkpoints=None):
-    nets, loaders = [noisy(k) for k in range(2)], [Fragile(Data(k), lives) for k in range(2)]
+    nets, loaders = [noisy(k) for k in range(2)], [Fragile(batches(k), lives) for k in range(2)]
     return [mode.id for mode in fit_modes(nets, loaders, config=replace(config, checkpoints=checkpoints))]
 
 
@@ -126,7 +113,7 @@ def ends() -> list[Mode]:
 
 def curves(config, lives=-1, checkpoints=None):
     a, b, c = ends()
-    loaders = [Fragile(Data(k), lives) for k in range(2)]
+    loaders = [Fragile(batches(k), lives) for k in range(2)]
     found = fit_curves(noisy(0), [(a, b), (b, c)], loaders, config=replace(config, checkpoints=checkpoints))
     return [trees.fingerprint(*curve.pins) for curve in found]
 
@@ -137,9 +124,9 @@ def bridges(config, lives=-1, checkpoints=None, names=("one", "two"), always=Tru
     curve, plans = start_curve(net, a, b), {}
     for k, name in enumerate(("one", "two")):
         torch.manual_seed(20 + k)
-        plans[name] = plan_bridge(net, curve, Data().batches[0][0], tap="stem", body=Noisy(6))
+        plans[name] = plan_bridge(net, curve, batches()[0][0], tap="stem", body=Noisy(6))
     plans = {name: plans[name] for name in names}
-    found = fit_bridges(net, plans, Fragile(Data(), lives), config=replace(config, checkpoints=checkpoints))
+    found = fit_bridges(net, plans, Fragile(batches(), lives), config=replace(config, checkpoints=checkpoints))
     return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
 
 
@@ -168,7 +155,7 @@ def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
 def test_together_is_one_by_one():
     together = fit_two(quick(2))
     for k in range(2):
-        assert fit_mode(noisy(k), Data(k), config=quick(2, seed=k)).id == together[k]
+        assert fit_mode(noisy(k), batches(k), config=quick(2, seed=k)).id == together[k]
     both = bridges(quick(2))
     assert [bridges(quick(2), names=[name])[0] for name in ("one", "two")] == both
 
@@ -177,7 +164,7 @@ def test_threads_do_not_disturb_each_other():
     whole, nets = fit_two(quick(3)), [noisy(k) for k in range(2)]
 
     def job():
-        return [mode.id for mode in fit_modes(nets, [Data(0), Data(1)], config=quick(3))]
+        return [mode.id for mode in fit_modes(nets, [batches(0), batches(1)], config=quick(3))]
 
     for found in on_threads(job, 4):
         assert found == whole
@@ -200,7 +187,7 @@ def test_noise_that_begins_in_a_later_epoch_is_seen():
         torch.manual_seed(0)
         net = Later()
         torch.manual_seed(seed)
-        found.append(fit_mode(net, Data(), config=quick(3)).id)
+        found.append(fit_mode(net, batches(), config=quick(3)).id)
     assert found[0] == found[1]
 
 
@@ -210,7 +197,7 @@ def test_validation_draws_from_the_seed_too_and_the_callers_generator_is_left_al
         net = noisy(0, always=True)
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        found.append(fit_mode(net, Data(), config=replace(quick(4), keep="best"), valid=Data(1)).id)
+        found.append(fit_mode(net, batches(), config=replace(quick(4), keep="best"), valid=batches(1)).id)
         assert torch.equal(torch.get_rng_state(), before)
     assert found[0] == found[1]
 
@@ -222,7 +209,7 @@ def test_on_a_gpu(compiled, tmp_path):
     base = quick(3, device="cuda", precision="fp32", compile=compiled)
 
     def fit(which, lives=-1, checkpoints=None):
-        data = [Fragile(Data(k), lives) for k in which]
+        data = [Fragile(batches(k), lives) for k in which]
         nets = [noisy(k) for k in which]
         before = torch.cuda.get_rng_state()  # after the networks: drawing their weights moves it
         found = fit_modes(nets, data, config=replace(base, checkpoints=checkpoints), seeds=list(which))
@@ -238,5 +225,5 @@ def test_on_a_gpu(compiled, tmp_path):
         for mine, theirs in zip(whole, other, strict=True):
             for name, tensor in mine.items():
                 torch.testing.assert_close(theirs[name], tensor, rtol=0, atol=1e-6)
-    plain = fit_modes([noisy(0)], [Data(0)], config=base, seeds=[5])[0].params
+    plain = fit_modes([noisy(0)], [batches(0)], config=base, seeds=[5])[0].params
     assert not torch.allclose(plain["head.weight"], whole[0]["head.weight"], atol=1e-4), "the seed is used"

@@ -42,11 +42,16 @@ class Damage(ModebridgeError):  # noqa: N818 - a finding about a file
         self.reason = f"{path.name} {reason}"
 
 
-def write_file(path: Path | str, content: Content) -> None:
-    """Write a file, which replaces an earlier one only when it is complete and on disk; creates its folder."""
+def write_file(path: Path | str, content: Content, *, keep: Path | None = None) -> None:
+    """Write a file, which replaces an earlier one only when it is complete and on disk; creates its folder.
+
+    The earlier one is kept under the name `keep`, if that is given.
+    """
     path = Path(path).resolve()
     with _scratch(path) as scratch:
         _write(scratch, content)
+        if keep is not None and path.exists():
+            path.replace(keep)
         scratch.replace(path)
 
 

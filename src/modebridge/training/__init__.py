@@ -2,12 +2,10 @@
 
 from modebridge.training.bridging import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, fit_many
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.config import TrainConfig
-from modebridge.training.engine import Engine
+from modebridge.training.config import Engine, TrainConfig
 from modebridge.training.epochs import Epoch, Report, TensorBoard
-from modebridge.training.fit import fit_curve, fit_curves, fit_modes
+from modebridge.training.fit import distill, fit_curve, fit_curves, fit_modes, fit_students
 from modebridge.training.loop import Task, train
-from modebridge.training.students import distill, fit_students
 
 __all__ = [
     "BEST_CUTMIX",

@@ -20,19 +20,19 @@ from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, listed_taps, run
+from modebridge.nets.flops import feature_shapes, zeros
 from modebridge.objectives import BridgeObjective
 from modebridge.training.checks import (
     check_batches,
     check_mixing,
     check_train,
-    least_for_bridges,
+    least_images,
+    run_training,
     runs_on,
     trainable,
 )
-from modebridge.training.config import DEFAULT, TrainConfig
-from modebridge.training.engine import Engine
-from modebridge.training.fit import run_training
-from modebridge.types import Batch, Batches
+from modebridge.training.config import DEFAULT, Engine, TrainConfig
+from modebridge.types import Batch, Batches, Inputs
 
 PAPER_MIXUP = 0.4
 """The paper's alpha of mixup."""
@@ -96,7 +96,7 @@ def fit_bridge(
     batch = first_batch(train, "train")
     if target == "curve" and isinstance(modes, Curve):
         if has_statistics(net) and 0.5 not in modes.statistics:
-            checked = check_train(net, modes.start, train, engine, batch=batch, norms_only=True)
+            checked = check_train(net, modes.start, train, engine, batch, norms_only=True)
             modes = modes.with_statistics(net, 0.5, checked)
     elif target == "curve" and not isinstance(modes, Curve):
         others = other_targets(listed(modes), kind)
@@ -108,7 +108,8 @@ def fit_bridge(
                 stacklevel=2,
             )
             target = [*others, label_target()]
-        if config.mixup is None and config.cutmix is None and fit.suits_cutmix and suits_cutmix(batch[0]):
+        default = config.mixup is None and config.cutmix is None
+        if default and fit.accuracy >= CUTMIX_FROM and suits_cutmix(batch[0]):
             config = replace(config, cutmix=BEST_CUTMIX)
     with runs_on(net, batch[0], "train"):
         options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
@@ -159,7 +160,7 @@ def _fit_all(
     for bridge in bridges.values():
         trainable(bridge.body)
     first = next(iter(bridges.values()))
-    needed = partial(least_for_bridges, net, list(bridges.values()), engine, batch[0])
+    needed = partial(_least_images, net, list(bridges.values()), engine, batch[0])
     data = check_batches(train, "train", first.classes, batch[1], 2 * engine.processes.size, needed)
     mixup, cutmix = config.mixing(PAPER_MIXUP)
     check_mixing(mixup, cutmix, batch[0])
@@ -169,15 +170,19 @@ def _fit_all(
     return objective.result(states)
 
 
+def _least_images(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
+    """The minimum number of images per batch for every bridge to learn from; the network itself is frozen."""
+    shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
+    # One of each kind: recipes train dozens that differ only in their weights.
+    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
+    inputs = [zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]) for bridge in kinds]
+    pairs = zip(kinds, inputs, strict=True)
+    return max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
+
+
 @dataclass(frozen=True)
 class Fit:
-    """How well networks predict their training labels.
-
-    Args:
-        accuracy: share of right predictions; of several networks, the lowest.
-        images: how many were looked at.
-        classes: K.
-    """
+    """How well networks predict their training labels: the lowest accuracy, on how many images of how many classes."""
 
     accuracy: float
     images: int
@@ -196,11 +201,6 @@ class Fit:
         chance = 1 / max(self.classes, 1)
         spread = math.sqrt(chance * (1 - chance) / max(self.images, 1))
         return chance + 3 * spread < self.accuracy < LABELS_BELOW
-
-    @property
-    def suits_cutmix(self) -> bool:
-        """Whether strongly mixed images show where networks differ better than plain ones."""
-        return self.accuracy >= CUTMIX_FROM
 
 
 @torch.no_grad()

@@ -65,13 +65,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= self._every
 
     def save(self, identity: str, position: Position, runs: Sequence[TaskRun]) -> None:
-        """Save the steps and the best states of all tasks.
-
-        Args:
-            identity: identifies what is trained, from `fingerprint`.
-            position: the current position.
-            runs: the running tasks.
-        """
+        """Save the position, the steps and the best states of all tasks; `identity` is their `fingerprint`."""
         tensors: dict[str, Tensor] = {"running": position.running}
         scores: dict[str, float] = {}
         for k, run in enumerate(runs):
@@ -91,15 +85,13 @@ class Checkpoints:
             "counts": [count for _, count in position.totals],
             "scores": scores,
         }
-        self._write(tensors, metadata)
+        write_file(self.path, tensor_file(tensors, metadata), keep=self._before)
         self._last = time.monotonic()
 
     def restore(self, identity: str, runs: Sequence[TaskRun]) -> Position | None:
         """Restore everything as it was saved; None if there is no checkpoint.
 
-        Args:
-            identity: identifies what is trained; a checkpoint of anything else raises an error.
-            runs: the tasks before their first step.
+        A checkpoint with another identity raises an error.
         """
         newest = self._newest(identity)
         if newest is None:
@@ -124,14 +116,6 @@ class Checkpoints:
         """Remove both files once the work is done."""
         for file in (self.path, self._before):
             file.unlink(missing_ok=True)
-
-    def _write(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Write a new file next to the old ones, then make it the newest."""
-        new = self.path.with_name(self.path.name + ".new")
-        write_file(new, tensor_file(tensors, metadata))
-        if self.path.exists():
-            self.path.replace(self._before)
-        new.replace(self.path)
 
     def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest intact file, or None if there is none yet."""

@@ -1,31 +1,79 @@
-"""Checks before training: what can be known in advance fails in advance."""
+"""Checks around training: what can be known in advance fails in advance, and weights that ran away are said."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from modebridge import seeds
-from modebridge.batches import Mapped, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
-from modebridge.bridges import Bridge
+from modebridge import seeds, trees
+from modebridge.batches import (
+    Mapped,
+    check_batch,
+    check_labels,
+    first_batch,
+    flatten,
+    go_to_epoch,
+    map_inputs,
+    shapes_of,
+    take_rows,
+)
 from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.matching import image_size
-from modebridge.modes import Mode, has_statistics
+from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, logits_of, run
-from modebridge.nets.flops import feature_shapes, invoke, zeros
+from modebridge.nets.flops import invoke
 from modebridge.nets.quirks import FAILED, on_copy
-from modebridge.training.config import TrainConfig
-from modebridge.training.engine import Engine
-from modebridge.types import Batch, Batches, Inputs
+from modebridge.training.config import Engine, TrainConfig
+from modebridge.training.epochs import Epoch
+from modebridge.training.loop import Task, train
+from modebridge.types import Batch, Batches, Inputs, Objective, State, States
 
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
+RISEN, OVERSHOOT = 2.0, 50
+"""Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
+
+The first steps may overshoot: after n steps the limit is 1 + OVERSHOOT / n times as high.
+"""
+GROWN = 1000.0
+"""Growth of the weights' norm that no successful training reaches."""
+
+
+def run_training(
+    objectives: Sequence[Objective[Any]],
+    data: Sequence[Checked],
+    seeds: Sequence[int],
+    title: str,
+    net: nn.Module,
+    mode: Mode,
+    valid: Batches | None,
+    config: TrainConfig,
+    engine: Engine,
+) -> list[States]:
+    """The loop, with one task for each objective, and one warning if training diverged.
+
+    `net` and `mode` are used to check the validation data; `title` is the text in front of the progress bar.
+    """
+    if valid is not None and config.keep == "best":
+        images, labels = first_batch(valid, "valid")
+        valid = engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
+    triples = zip(objectives, data, seeds, strict=True)
+    tasks = [Task(objective, batches, valid, seed) for objective, batches, seed in triples]
+    epochs: list[Epoch] = []
+    trained = train(tasks, config, engine=engine, title=title, report=epochs.append)
+    # The first problem is enough: all members have the same settings.
+    for problem in _problems(tasks, trained, epochs, data[0].classes, engine):
+        warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
+        break
+    return trained
 
 
 class Checked(Mapped):
@@ -67,25 +115,11 @@ class Checked(Mapped):
 
 
 def check_batches(
-    batches: Batches,
-    what: str,
-    classes: int,
-    labels: Tensor,
-    least: int = 1,
-    needed: Callable[[], int] | None = None,
+    batches: Batches, what: str, classes: int, labels: Tensor, least: int = 1, needed: Callable[[], int] | None = None
 ) -> Checked:
-    """Check the data before training: every batch of a list, the first batch of a loader.
+    """Check the data before training, every batch of a list and the first of a loader, whose labels are `labels`.
 
-    Args:
-        batches: the data.
-        what: its name in errors.
-        classes: number of classes K.
-        labels: those of the first batch.
-        least: minimum number of images per batch; smaller ones are skipped.
-        needed: called if a batch is smaller, returns the number that is really needed.
-
-    Returns:
-        The same batches; those not checked yet are checked as they are drawn.
+    Returns the same batches; those not checked yet are checked as they are drawn, see `Checked`.
     """
     check_labels(labels, classes, what)
     if isinstance(batches, Sequence):
@@ -103,37 +137,26 @@ def check_batches(
 
 
 def check_train(
-    net: nn.Module,
-    mode: Mode,
-    batches: Batches,
-    engine: Engine,
-    *,
-    batch: Batch | None = None,
-    norms_only: bool = False,
+    net: nn.Module, mode: Mode, data: Batches, engine: Engine, batch: Batch | None = None, *, norms_only: bool = False
 ) -> Checked:
     """Check the data that a network itself learns from, or (`norms_only`) estimates its statistics on.
 
-    `batch` is the first batch, if it was drawn before.
+    `batch` is the first one, if it was drawn before.
     """
-    images, labels = batch or first_batch(batches, "train")
+    images, labels = batch or first_batch(data, "train")
     classes = classes_of(net, mode, images, "train")
     least = least_images(net, images, engine=engine, norms_only=norms_only)
-    return check_batches(batches, "train", classes, labels, least)
+    return check_batches(data, "train", classes, labels, least)
 
 
 def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
     """The minimum number of images per training batch; raises an error if the network cannot run in training mode.
 
-    One is enough, unless batch norm would see a single value per channel: then two for every process.
-
-    Args:
-        module: a network that maps its inputs to logits, or a bridge's body.
-        inputs: one batch for each of its inputs; only the first image is used.
-        engine: knows the number of processes.
-        norms_only: whether only batch norm goes to training mode, as when its statistics are estimated.
-        heads: the number of heads of a bridge's body; with several its logits are (batch, heads, classes).
+    One is enough, unless batch norm would see a single value per channel: then two for every process. `inputs` are one
+    batch for each input of a network or of a bridge's body, of which only the first image is used; with several `heads`
+    the logits are (batch, heads, classes). With `norms_only` only batch norm goes to training mode.
     """
-    single = [map_inputs(lambda tensor: tensor[:1], batch) for batch in inputs]
+    single = [take_rows(batch, slice(0, 1)) for batch in inputs]
     run_once = partial(_in_training, norms_only=norms_only)
     output = on_copy(module, single, run_once, weightless=False)
     least = 1
@@ -156,22 +179,6 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
     return least
 
 
-def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
-    """The minimum number of images per batch for every bridge to learn from; the network itself is frozen."""
-    shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
-    # One of each kind: recipes train dozens that differ only in their weights.
-    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
-    return max(
-        least_images(
-            bridge.body,
-            *zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]),
-            engine=engine,
-            heads=bridge.heads,
-        )
-        for bridge in kinds
-    )
-
-
 def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool) -> object:
     """What a copy returns in training mode, or the error it raises."""
     for part in bare.modules():
@@ -182,34 +189,6 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
             return invoke(bare, inputs)
         except FAILED as error:
             return error
-
-
-def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainConfig, engine: Engine) -> Batches | None:
-    """The validation data, checked before training; None if it will not be used."""
-    if valid is None or config.keep != "best":
-        return None
-    images, labels = first_batch(valid, "valid")
-    return engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
-
-
-def stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:
-    """Whether statistics collected in training must be estimated again, because the weights will be averaged."""
-    stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
-    if stale and config.keep == "best":
-        raise ModebridgeError(
-            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
-            "are only estimated at the end."
-        )
-    return stale
-
-
-def check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
-    """Raise an error unless there is one loader for each item, and at least one."""
-    if not items or len(items) != len(train_data):
-        raise ModebridgeError(
-            f"Expected at least one of the {what} and one loader for each, but got {len(train_data)} loaders for "
-            f"{len(items)} {what}; pass as many of one as of the other."
-        )
 
 
 def check_mixing(mixup: float, cutmix: float, inputs: Inputs) -> None:
@@ -268,3 +247,44 @@ def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | No
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
             f"'{first_line(error)}'; check their shape and type."
         ) from error
+
+
+def _problems(
+    tasks: Sequence[Task], trained: Sequence[States], epochs: Sequence[Epoch], classes: int, engine: Engine
+) -> Iterator[str]:
+    """Members that ended worse than they started, or whose weights exploded: training can diverge and stay finite.
+
+    Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
+    batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
+    the loop itself.
+    """
+    uniform = math.log(classes)
+    seen = sum(epoch.images for epoch in epochs) / len(tasks)
+    for k, (task, states) in enumerate(zip(tasks, trained, strict=True)):
+        start = task.objective.start()
+        for member, state in states.items():
+            label = member if len(tasks) == 1 else f"{k}/{member}"
+            if epochs and epochs[-1].losses[label] > uniform:
+                go_to_epoch(task.batches, 0)
+                batch = next(iter(task.batches))
+                before, after = (_loss(task, member, each, engine, batch) for each in (start[member], state))
+                overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
+                if not after <= RISEN * overshoot * max(before, uniform):
+                    yield (
+                        f"The training loss of '{member}' rose from {before:.3g} to {after:.3g}, where a uniform guess "
+                        f"has {uniform:.3g}"
+                    )
+            old, new = float(trees.norm(start[member].params)), float(trees.norm(state.params))
+            if new > GROWN * old > 0:
+                yield f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}"
+
+
+@torch.no_grad()
+def _loss(task: Task, member: str, state: State, engine: Engine, batch: Batch) -> float:
+    """The loss of a member on one batch, always with the same draws."""
+    draw = task.objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
+    with engine.precision(), seeds.borrowed(task.seed, engine.device):
+        prepared = task.objective.prepare(*engine.moved(batch, draw))[member]
+        # Cloned: the forward pass writes statistics into the buffers.
+        parts = [trees.to(trees.clone(tree), engine.device) for tree in (state.params, state.buffers, state.frozen)]
+        return float(task.objective.program(member)(State(*parts), prepared))

@@ -1,17 +1,24 @@
-"""All options of training in one record, for modes, curves, bridges and students."""
+"""All options of training in one record, and the engine that they ask for: the only place that knows what a GPU is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, TypeVar
 
 import torch
+from torch import nn
 
+from modebridge.batches import Mapped, map_inputs
+from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.epochs import Epoch
+from modebridge.training.epochs import Report
+from modebridge.training.processes import Processes, launched
+from modebridge.types import Batch, Batches, Draw
 
 MOST = 10**6
 """Upper limit for epochs and for every rate."""
@@ -22,8 +29,15 @@ CHOICES = {
     "keep": ("best", "last"),
     "precision": ("auto", "fp32", "bf16"),
 }
+LEAST = {"epochs": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "warmup": 1, "average_from": 0}
+"""Lower limits; those of integers are integers."""
 HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
 """Fields that do not determine the numbers, up to rounding."""
+PROGRAMS = 512
+"""How many programs one process may compile: more than a study has bridges."""
+
+F = TypeVar("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,25 +84,17 @@ class TrainConfig:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool | None = None
     checkpoints: Checkpoints | None = None
-    callbacks: tuple[Callable[[Epoch], None], ...] = ()
+    callbacks: tuple[Report, ...] = ()
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("epochs", 0),
-            ("lr", 0.0),
-            ("momentum", 0.0),
-            ("weight_decay", 0.0),
-            ("warmup", 1),
-            ("average_from", 0),
-        ):
-            value = getattr(self, name)
-            whole = isinstance(value, int) or name in ("lr", "momentum", "weight_decay")
+        for name, least in LEAST.items():
+            value, whole = getattr(self, name), isinstance(least, int)
             # The upper limit also excludes nan, inf, and integers too large for a float.
-            if not (isinstance(value, int | float) and whole and least <= value <= MOST):
+            if not (isinstance(value, int if whole else int | float) and least <= value <= MOST):
                 raise ModebridgeError(
-                    f"Expected {name} to be {'a number' if isinstance(least, float) else 'an integer'} of at least "
-                    f"{least:g} and at most {MOST:,}, but got {str(value)[:50]}; change it."
+                    f"Expected {name} to be {'an integer' if whole else 'a number'} of at least {least:g} and at most "
+                    f"{MOST:,}, but got {str(value)[:50]}; change it."
                 )
         if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
             raise ModebridgeError(
@@ -138,5 +144,124 @@ class TrainConfig:
         return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))
 
 
-DEFAULT = TrainConfig(epochs=30, keep="last")
+DEFAULT = TrainConfig(epochs=30)
 """The default of every function that fits something."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to run, as `TrainConfig` describes it; in one process or in all that `torchrun` started."""
+
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+    bf16: bool = False
+    compile: bool = False
+
+    @classmethod
+    def of(cls, config: TrainConfig, net: nn.Module | None = None) -> Engine:
+        """The engine that a config asks for; "auto" prefers the device of `net`, if that is a GPU."""
+        given = config.device
+        if given == "auto":
+            here = None if net is None else next((tensor.device for tensor in net.state_dict().values()), None)
+            given = here if here and here.type == "cuda" else "cuda" if torch.cuda.is_available() else "cpu"
+        device = _device(given)
+        gpu = device.type == "cuda"
+        if str(device) == "cuda":
+            device = cls(device).processes.device or device
+        bf16 = gpu if config.precision == "auto" else config.precision == "bf16"
+        return cls(device, bf16, gpu if config.compile is None else config.compile)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether to replay a whole step (all tasks, each on its own stream) as one CUDA graph.
+
+        Not in several processes, which average their gradients before the update.
+        """
+        return self.compile and self.device.type == "cuda" and self.processes.size == 1
+
+    @property
+    def way(self) -> str:
+        """How steps are run, as far as a checkpoint depends on it: "bf16 together", "fp32 in turn"."""
+        return f"{'bf16' if self.bf16 else 'fp32'} {'together' if self.graphs else 'in turn'}"
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together: one, unless a launcher started more."""
+        return launched(cpu=self.device.type == "cpu")
+
+    def precision(self) -> AbstractContextManager[object]:
+        """Autocast to bfloat16 if enabled."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+
+    def compiled(self, function: F) -> F:
+        """The function, compiled for fixed shapes if enabled."""
+        if not self.compile:
+            return function
+        # The compiler counts programs of one kind as recompiled versions of one function, and its limit is too low.
+        for limit in ("recompile_limit", "accumulated_recompile_limit"):
+            setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), PROGRAMS))
+        compiled: Any = torch.compile(function, dynamic=False)  # type: ignore[call-overload]
+        return compiled  # type: ignore[no-any-return]
+
+    def feed(self, batches: Batches) -> Batches:
+        """The same batches on our device."""
+        return batches if self.device.type == "cpu" else Mapped(batches, lambda batch: self.moved(batch, {})[0])
+
+    def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
+        """A batch and its draws on our device; copies from pinned memory are asynchronous."""
+        images = map_inputs(lambda tensor: tensor.to(self.device, non_blocking=True), batch[0])
+        labels = batch[1].to(self.device, non_blocking=True)
+        # float64 is slow on a GPU and does not help a step; numbers are drawn in float64 on the CPU.
+        moved = {
+            name: tensor.to(self.device, torch.float32 if tensor.is_floating_point() else None, non_blocking=True)
+            for name, tensor in draw.items()
+        }
+        return (images, labels), moved if self.device.type != "cpu" else draw
+
+    def speed_up(self, bases: Bases[Any]) -> None:
+        """Compile the forward pass of frozen networks, and run them in parallel streams, where that is enabled."""
+        bases.run = self.compiled(bases.run)
+        bases.fan_out = self.fan_out
+
+    def fan_out(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Run independent jobs and return their results; during graph capture each gets its own stream.
+
+        Outside of a capture they run one after another: memory of one stream must not be reused by another while it is
+        still being read. A graph's own pool takes care of that.
+        """
+        if self.device.type != "cuda" or len(jobs) < 2 or not torch.cuda.is_current_stream_capturing():
+            return [job() for job in jobs]
+        main = torch.cuda.current_stream()
+        results: list[T] = []
+        for k, job in enumerate(jobs):
+            stream = _stream(self.device, k)
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                results.append(job())
+        for k in range(len(jobs)):
+            main.wait_stream(_stream(self.device, k))
+        return results
+
+
+def _device(given: torch.device | str) -> torch.device:
+    """An available device, from its name."""
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModebridgeError(
+            "Expected a CUDA device, but torch sees none on this machine; use the CPU or install torch for CUDA."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModebridgeError(
+            f"Expected device to be one of the {torch.cuda.device_count()} GPUs of this machine, but got '{device}'; "
+            "they are counted from cuda:0."
+        )
+    return device
+
+
+@cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

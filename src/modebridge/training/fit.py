@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from modebridge import seeds, trees
+from modebridge import seeds as random
 from modebridge.baselines import Baseline
-from modebridge.batches import go_to_epoch, is_batch
+from modebridge.batches import Mapped, first_batch, flatten, is_batch, take_rows
 from modebridge.curves import Curve, PinStart, check_r, start_curve
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, refresh_statistics
+from modebridge.matching import DistillationLoss, draw_mixing, mixed
+from modebridge.modes import Mode, check_modes, fresh_weights, has_statistics, refresh_statistics
 from modebridge.nets import frozen_copy, same_architecture
-from modebridge.objectives import CurveObjective, ModeObjective
-from modebridge.training.checks import (
-    Checked,
-    check_pairing,
-    check_train,
-    held_out,
-    stale_statistics,
-    trainable,
-)
-from modebridge.training.config import DEFAULT, TrainConfig
-from modebridge.training.engine import Engine
-from modebridge.training.epochs import Epoch
-from modebridge.training.loop import Task
-from modebridge.training.loop import train as run_loop
-from modebridge.types import Batch, Batches, Objective, State, States
+from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
+from modebridge.training.checks import check_mixing, check_train, classes_of, run_training, trainable
+from modebridge.training.config import DEFAULT, Engine, TrainConfig
+from modebridge.types import Batches, Inputs
 
-RISEN, OVERSHOOT = 2.0, 50
-"""Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
-
-The first steps may overshoot: after n steps the limit is 1 + OVERSHOOT / n times as high.
-"""
-
-GROWN = 1000.0
-"""Growth of the weights' norm that no successful training reaches."""
+STUDENT_MIXUP = 1.0
+"""The default alpha of mixup for students."""
 
 
 def fit_modes(
@@ -67,8 +50,7 @@ def fit_modes(
     """
     one_for_all = not isinstance(train, Sequence) or any(is_batch(item) for item in train[:1])
     loaders: Sequence[Batches] = [train] * len(nets) if one_for_all else train  # type: ignore[list-item,assignment]
-    check_pairing(nets, loaders, "networks")
-    seeds = _seeds(seeds, config, len(nets))
+    seeds = _seeds(seeds, config, nets, loaders, "networks")
     engine = Engine.of(config, nets[0])
     starts = [Mode.from_module(net) for net in nets]
     data = [check_train(net, start, batches, engine) for net, start, batches in zip(nets, starts, loaders, strict=True)]
@@ -81,13 +63,12 @@ def fit_modes(
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
-    stale = stale_statistics(nets, config)
+    stale = _stale_statistics(nets, config)
     trained = run_training(objectives, data, seeds, "mode", nets[0], starts[0], valid, config, engine)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
-        # The statistics collected in training belong to those weights, not to their mean.
         triples = zip(nets, modes, data, strict=True)
-        modes = [refreshed(net, mode, engine.feed(batches), engine) for net, mode, batches in triples]
+        modes = [_refreshed(net, mode, engine.feed(batches), engine) for net, mode, batches in triples]
     return [mode.to("cpu") for mode in modes]
 
 
@@ -141,9 +122,8 @@ def fit_curves(
     `statistics` are batches to re-estimate the batch norm of every curve on; by default each uses its own loader.
     """
     check_r(r)
-    check_pairing(pairs, train, "pairs")
+    seeds = _seeds(seeds, config, pairs, train, "pairs")
     engine = Engine.of(config, net)
-    seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
     curves = [
         start_curve(net, start, end, pins=pins, pin_start=pin_start, seed=seed)
@@ -165,87 +145,155 @@ def fit_curves(
     ]
 
 
-def run_training(
-    objectives: Sequence[Objective[Any]],
-    data: Sequence[Checked],
-    seeds: Sequence[int],
-    title: str,
+def distill(
     net: nn.Module,
-    mode: Mode,
-    valid: Batches | None,
-    config: TrainConfig,
-    engine: Engine,
-) -> list[States]:
-    """The loop, with one task for each objective, and one warning if training diverged.
+    teachers: Sequence[Teacher] | Teacher,
+    train: Batches,
+    config: TrainConfig = DEFAULT,
+    *,
+    student: nn.Module | None = None,
+    start: Mode | None = None,
+    loss: DistillationLoss | None = None,
+    valid: Batches | None = None,
+) -> Mode:
+    """Train one network to predict the mean of several; it costs as much as one network at prediction time.
 
-    `net` and `mode` are used to check the validation data; `title` is the text in front of the progress bar.
+    Training longer than a mode helps (two to three times the epochs on our data), and so does mixup, whose alpha is 1
+    unless the config sets it or CutMix.
+
+    Args:
+        net: the network that the teachers are modes of.
+        teachers: modes, ensembles, or both. Every member of an ensemble counts once, before the ensemble's temperature
+            and regardless of how it averages.
+        train: yields (images, labels); labels are used only if the loss needs them.
+        config: all options of training, and the seed of new weights; "best" keeps the lowest validation loss.
+        student: another architecture for the student; None uses `net`.
+        start: the student's initial weights, for example a mode; None initializes new ones.
+        loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
+        valid: held-out data for `config.keep == "best"`.
+
+    Returns:
+        The student, a mode like any other: it can be exported, aligned, bridged.
     """
-    kept_out = held_out(net, mode, valid, config, engine)
-    triples = zip(objectives, data, seeds, strict=True)
-    tasks = [Task(objective, batches, kept_out, seed) for objective, batches, seed in triples]
-    epochs: list[Epoch] = []
-    trained = run_loop(tasks, config, engine=engine, title=title, report=epochs.append)
-    # The first problem is enough: all members have the same settings.
-    for problem in _problems(tasks, trained, epochs, data[0].classes, engine):
-        warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
-        break
-    return trained
+    teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
+    if not teachers:
+        raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
+    student = student or net
+    start = start or fresh_mode(student, config.seed)
+    plan = StudentPlan(student, start, teachers, loss or DistillationLoss())
+    return fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
 
 
-def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
+def fit_students(
+    net: nn.Module,
+    plans: Mapping[str, StudentPlan],
+    train: Batches,
+    config: TrainConfig = DEFAULT,
+    *,
+    valid: Batches | None = None,
+) -> dict[str, Mode]:
+    """Train several students in one pass over the data: every teacher runs once per batch.
+
+    Each gets the same result as if trained alone. The arguments are those of `distill`; a plan without teachers learns
+    (mixed-up) labels.
+    """
+    if not plans:
+        raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
+    engine = Engine.of(config, net)
+    for plan in plans.values():
+        trainable(plan.net)
+        check_modes(plan.net, [plan.start], 1, "a student")
+    stale = _stale_statistics([plan.net for plan in plans.values()], config)
+    batch = first_batch(train, "train")
+    # Checked with every architecture among the students.
+    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
+        data = check_train(plan.net, plan.start, train, engine, batch)
+    mixup, cutmix = config.mixing(STUDENT_MIXUP)
+    check_mixing(mixup, cutmix, batch[0])
+    for plan in plans.values():
+        _check_teachers(net, plan.teachers, batch[0], data.classes)
+    objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.classes, mixup, cutmix)
+    engine.speed_up(objective.bases)
+    first = next(iter(plans.values()))
+    seeds, start = [config.seed], first.start
+    (states,) = run_training([objective], [data], seeds, "student", first.net, start, valid, config, engine)
+    students = objective.result(states)
+    if stale:
+        # Mixed-up images are used, as in all training of students: on digits, statistics of plain images cost .02 to
+        # .03 of NLL.
+        for name, plan in plans.items():
+            batches = _mixed(engine.feed(data), mixup, cutmix, config.seed)
+            students[name] = _refreshed(plan.net, students[name], batches, engine)
+    return {name: mode.to("cpu") for name, mode in students.items()}
+
+
+def fresh_mode(net: nn.Module, seed: int) -> Mode:
+    """The network as if newly built: new weights and reset running statistics."""
+    new = frozen_copy(net)
+    for module in new.modules():
+        if hasattr(module, "reset_running_stats"):
+            module.reset_running_stats()
+    return Mode(fresh_weights(net, seed), Mode.from_module(new).buffers)
+
+
+def _seeds(
+    given: Sequence[int] | None, config: TrainConfig, items: Sequence[object], loaders: Sequence[Batches], what: str
+) -> list[int]:
+    """One seed for each item; raises an error unless there is also one loader for each, and at least one."""
+    if not items or len(items) != len(loaders):
+        raise ModebridgeError(
+            f"Expected at least one of the {what} and one loader for each, but got {len(loaders)} loaders for "
+            f"{len(items)} {what}; pass as many of one as of the other."
+        )
+    seeds = list(given) if given is not None else [config.seed + k for k in range(len(items))]
+    if len(seeds) != len(items):
+        raise ModebridgeError(f"Expected {len(items)} seeds, but got {len(seeds)}; pass one for each.")
+    return seeds
+
+
+def _stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:
+    """Whether statistics collected in training must be estimated again, because they do not belong to the mean."""
+    stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
+    if stale and config.keep == "best":
+        raise ModebridgeError(
+            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
+            "are only estimated at the end."
+        )
+    return stale
+
+
+def _refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
     placed = frozen_copy(net).to(engine.device)
     return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
 
 
-def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:
-    seeds = list(given) if given is not None else [config.seed + k for k in range(count)]
-    if len(seeds) != count:
-        raise ModebridgeError(f"Expected {count} seeds, but got {len(seeds)}; pass one for each.")
-    return seeds
-
-
-def _problems(
-    tasks: Sequence[Task], trained: Sequence[States], epochs: Sequence[Epoch], classes: int, engine: Engine
-) -> Iterator[str]:
-    """Members that ended worse than they started, or whose weights exploded: training can diverge and stay finite.
-
-    Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
-    batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
-    the loop itself.
-    """
-    uniform = math.log(classes)
-    seen = sum(epoch.images for epoch in epochs) / len(tasks)
-    for k, (task, states) in enumerate(zip(tasks, trained, strict=True)):
-        start = task.objective.start()
-        for member, state in states.items():
-            label = member if len(tasks) == 1 else f"{k}/{member}"
-            if epochs and epochs[-1].losses[label] > uniform:
-                go_to_epoch(task.batches, 0)
-                batch = next(iter(task.batches))
-                before, after = _before_and_after(task, member, state, engine, batch)
-                overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
-                if not after <= RISEN * overshoot * max(before, uniform):
-                    yield (
-                        f"The training loss of '{member}' rose from {before:.3g} to {after:.3g}, where a uniform guess "
-                        f"has {uniform:.3g}"
-                    )
-            old, new = float(trees.norm(start[member].params)), float(trees.norm(state.params))
-            if new > GROWN * old > 0:
-                yield f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}"
+def _mixed(batches: Batches, mixup: float, cutmix: float, seed: int) -> Mapped:
+    """Batches mixed as in training (see `draw_mixing`), with their own draws."""
+    generator = random.generator(seed, "mixed batches")
+    return Mapped(
+        batches, lambda batch: (mixed(batch[0], draw_mixing(len(batch[1]), mixup, cutmix, generator)), batch[1])
+    )
 
 
 @torch.no_grad()
-def _before_and_after(task: Task, member: str, end: State, engine: Engine, batch: Batch) -> tuple[float, float]:
-    """The loss of a member on one batch, before and after training, with the same draws."""
-    objective = task.objective
-    draw = objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
-    with engine.precision(), seeds.borrowed(task.seed, engine.device):
-        prepared = objective.prepare(*engine.moved(batch, draw))[member]
-        losses = []
-        for state in (objective.start()[member], end):
-            # Cloned: the forward pass writes statistics into the buffers.
-            params, buffers, frozen = (
-                trees.to(trees.clone(tree), engine.device) for tree in (state.params, state.buffers, state.frozen)
+def _check_teachers(net: nn.Module, teachers: Sequence[Teacher], images: Inputs, classes: int) -> None:
+    """Raise an error if a mode does not fit the network, or a teacher does not have the student's `classes`."""
+    image = take_rows(images, slice(0, 1))
+    for teacher in teachers:
+        if isinstance(teacher, Mode):
+            check_modes(net, [teacher], 1, "distillation")
+            count = classes_of(net, teacher, image, "train")
+        elif isinstance(teacher, Ensemble):
+            # Run a copy, on the image's device.
+            here = next(iter(flatten(image).values())).device
+            count = copy.deepcopy(teacher).to(here).members(image).shape[-1]
+        else:
+            raise ModebridgeError(
+                f"Expected teachers to be modes or ensembles, but got {type(teacher).__name__}; create a mode with "
+                "Mode.from_module."
             )
-            losses.append(float(objective.program(member)(State(params, buffers, frozen), prepared)))
-    return losses[0], losses[1]
+        if count != classes:
+            raise ModebridgeError(
+                f"Expected teachers with {classes} classes like the student, but one has {count}; use a student with "
+                "the same last layer."
+            )

@@ -34,11 +34,8 @@ class StepGraph:
         noises: Sequence[Noise],
         device: torch.device,
     ) -> None:
-        self._run = run
-        self._noises = noises
-        self._steps = steps
+        self._run, self._steps, self._noises, self._device = run, steps, noises, device
         self._graph: CudaGraph[list[Tensor]] | None = None
-        self._device = device
         self._lr = torch.zeros((), device=device)
 
     def __call__(self, fed: Sequence[Fed], lr: float) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,9 +18,8 @@ from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch, one_ahead
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Position, fingerprint
-from modebridge.training.config import TrainConfig
-from modebridge.training.engine import Engine
-from modebridge.training.epochs import Epoch
+from modebridge.training.config import Engine, TrainConfig
+from modebridge.training.epochs import Epoch, Report
 from modebridge.training.graphs import Fed, StepGraph
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
@@ -49,7 +48,7 @@ def train(
     *,
     engine: Engine | None = None,
     title: str = "training",
-    report: Callable[[Epoch], None] = lambda epoch: None,
+    report: Report = lambda epoch: None,
 ) -> list[States]:
     """Minimize the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
@@ -163,7 +162,7 @@ class TaskRun:
         processes, self.images = self._engine.processes, 0
         go_to_epoch(self.task.batches, epoch)  # here, since tasks may share a loader
         for number, batch in enumerate(self.task.batches):
-            part = batch if processes.size == 1 else processes.part(batch)
+            part = processes.part(batch)
             # Drawn for skipped batches too: the generator goes on from where it would be.
             draw = self.task.objective.draw(len(part[1]), self.draws)
             if number >= skip:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from modebridge import seeds, trees
-from modebridge.training.config import TrainConfig
-from modebridge.training.engine import Engine
+from modebridge.training.config import Engine, TrainConfig
 from modebridge.types import Params, Prepared, Program, State
 
 ALIGN = 64
@@ -31,7 +30,7 @@ class Step:
         config: the optimizer.
         engine: device, precision and processes.
         noise: the random numbers that the network draws.
-        pace: by name, factors for the learning rate and weight decay of parameters that do not get the full values.
+        pace: see `Objective.pace`.
     """
 
     def __init__(
@@ -53,13 +52,11 @@ class Step:
         self.mean = torch.zeros_like(self.momentum) if config.average_from else None
         self.buffers = trees.to(trees.clone(start.buffers), device)
         self.frozen = trees.to(start.frozen, device)
-        self._forward = forward
-        self._config = config
+        self._forward, self._config = forward, config
         self._engine, self._processes = engine, engine.processes
         self.noise = noise or Noise(device, config.seed)
-        if self._processes.size > 1:
-            for tensor in self.tensors().values():
-                self._processes.from_first(tensor)
+        for tensor in self.tensors().values():
+            self._processes.from_first(tensor)
 
     def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
         """Learn from one prepared batch; returns the loss, detached."""
@@ -197,23 +194,16 @@ class FlatLayout:
 class Noise:
     """Sets torch's global generators to a seed during a step, and restores them afterwards.
 
-    The seed depends on names and on the position of the step in the run. So a step draws the same numbers whatever is
-    trained next to it, whatever the caller drew before, and after resuming from a checkpoint. A captured CUDA graph
-    draws from its own generator (`state`), which is set to the step's seed before each replay.
+    The seed depends on the task's seed, on names, and on the position of the step in the run. So a step draws the same
+    numbers whatever is trained next to it, whatever the caller drew before, and after resuming from a checkpoint. A
+    captured CUDA graph draws from its own generator (`state`), which is set to the step's seed before each replay.
 
     The generators are global: threads whose networks draw take turns. Whether a network draws is checked in its first
     step of every epoch; one that does not never waits.
-
-    Args:
-        device: the device of the network.
-        seed: the seed of the task.
-        names: the names that identify this noise.
     """
 
     def __init__(self, device: torch.device, seed: int, *names: str | int) -> None:
-        self._device = device
-        self._seed = seed
-        self._names = names
+        self._device, self._seed, self._names = device, seed, names
         self._place = (0, 0)
         self._checked_epoch: int | None = None
         self.draws = False
