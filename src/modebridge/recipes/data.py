@@ -92,7 +92,7 @@ class RunData:
         data, images = self._data, self._part("train")
         if isinstance(images, LoaderSet):
             return images.to(self._device)
-        batch = data.bridge_batch_size or data.batch_size if bridges else data.batch_size
+        batch = (bridges and data.bridge_batch_size) or data.batch_size
         seed = seeds.seed_for(self._seed, *names, "batches")
         return Loader(images, batch, shuffle=True, seed=seed, pad=data.pad, flip=data.flip, crop=True)
 
@@ -130,8 +130,7 @@ class RunData:
 
     def labels(self, split: Split) -> Tensor:
         """The labels of a split on the CPU, in the order of its images."""
-        labels: Tensor = getattr(self.splits, split).labels
-        return labels.cpu()
+        return getattr(self.splits, split).labels.cpu()  # type: ignore[no-any-return]
 
     def image(self, number: int) -> Tensor | None:
         """A test image as floats (C, H, W) on the CPU; None if inputs are not images."""
@@ -155,7 +154,7 @@ class RunData:
         """All data settings that affect training, for keys; user data is identified by its hash, not its path."""
         data = self._data
         name = data.name if data.name in NAMED else "own"
-        return (name, self.learned_from, data.batch_size, data.pad, data.flip)
+        return name, self.learned_from, data.batch_size, data.pad, data.flip
 
     @cached_property
     def learned_from(self) -> str:
@@ -217,8 +216,7 @@ def _counts(data: DataConfig) -> dict[str, int]:
 
 def pixels(recipe: Recipe) -> int:
     """The side of streamed images: from the recipe, else the network's own, else ImageNet's usual one."""
-    usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
-    return recipe.data.size or usual
+    return recipe.data.size or (SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224)
 
 
 def load_splits(data: DataConfig, folder: Path | str | None = None, size: int = 224) -> Splits:

@@ -76,7 +76,13 @@ class Network:
             return ResNet(spec, generator)
         _check_reference(self.reference)  # import before the global generators are borrowed
         with seeded(int(torch.randint(2**62, (), generator=generator))):
-            return self._from_elsewhere()
+            net = self._from_elsewhere()
+        if not isinstance(net, nn.Module):
+            raise ModebridgeError(
+                f"Expected net '{self.reference}' to return a torch.nn.Module, but got {type(net).__name__}; return "
+                "the network."
+            )
+        return net
 
     @property
     def shared_name(self) -> str | None:
@@ -94,25 +100,18 @@ class Network:
             options["in_chans"] = self.image[0]  # torchvision's have no such argument: they take red, green and blue
         return options
 
-    def _from_elsewhere(self) -> nn.Module:
+    def _from_elsewhere(self) -> object:
         if split_reference(self.reference) is not None:
             channels = self.image[0] if self.image else None
-            net = call_function(self.reference, "net", classes=self.classes, channels=channels)
-        else:
-            factory, options = library_factory(self.reference)
-            try:
-                net = factory(**(self._usual_options() | options))
-            except Exception as error:  # another library can raise anything for wrong options
-                raise ModebridgeError(
-                    f"Expected '{self.reference}' to build, but got {type(error).__name__}: '{first_line(error)}'; "
-                    "check its options."
-                ) from error
-        if not isinstance(net, nn.Module):
+            return call_function(self.reference, "net", classes=self.classes, channels=channels)
+        factory, options = library_factory(self.reference)
+        try:
+            return factory(**(self._usual_options() | options))
+        except Exception as error:  # another library can raise anything for wrong options
             raise ModebridgeError(
-                f"Expected net '{self.reference}' to return a torch.nn.Module, but got {type(net).__name__}; return "
-                "the network."
-            )
-        return net
+                f"Expected '{self.reference}' to build, but got {type(error).__name__}: '{first_line(error)}'; "
+                "check its options."
+            ) from error
 
 
 def network_of(recipe: Recipe, facts: DataFacts) -> Network:

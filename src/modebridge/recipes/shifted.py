@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
@@ -100,8 +100,10 @@ class ShiftedData:
                 "use the study shift with images."
             )
         self._recipe, self._data, self._shape = recipe, data, shape
-        self._images: dict[str, Tensor] = {}
-        self._keys: dict[str, str] = {}
+        self.images = cache(lambda name: self._images(name).contiguous())
+        """The test images before they are corrupted, or those of another set: (N, C, H, W) floats, read once."""
+        self.key = cache(lambda name: f"{trees.fingerprint({'images': self.images(name)})} {STRENGTHS}")
+        """Identifies the corrupted test images, or those of another set."""
         self.numbers = self._some(len(data.labels("test")))
         """The numbers of the test images to corrupt: all, or a fixed random subset."""
 
@@ -110,12 +112,6 @@ class ShiftedData:
         """The values of black and white: 0 and 1, or those of the test images if they go beyond, as noisy digits do."""
         clean = self.images(CORRUPTED)
         return min(0.0, float(clean.min())), max(1.0, float(clean.max()))
-
-    def key(self, name: str) -> str:
-        """Identifies the corrupted test images, or those of another set."""
-        if name not in self._keys:
-            self._keys[name] = f"{trees.fingerprint({'images': self.images(name)})} {STRENGTHS}"
-        return self._keys[name]
 
     def batches(self, name: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
         """Batches of the corrupted test images or of another set, each with the name of its table, see `tables_of`."""
@@ -128,13 +124,7 @@ class ShiftedData:
                 shifted = corrupt((part - low) / (high - low), corruption, severity, seed=number)
                 yield f"{corruption}-{severity}", low + shifted * (high - low)
 
-    def images(self, name: str) -> Tensor:
-        """The test images before they are corrupted, or those of another set: (N, C, H, W) floats, read once."""
-        if name not in self._images:
-            self._images[name] = self._read(name).contiguous()
-        return self._images[name]
-
-    def _read(self, name: str) -> Tensor:
+    def _images(self, name: str) -> Tensor:
         if name == CORRUPTED:
             return _joined(self._data.test(self.numbers))
         low, high = self.span
