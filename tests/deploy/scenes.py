@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import torch
+from PIL import Image
 from scipy.special import softmax
 from scipy.stats import entropy
 from torch import nn
@@ -79,6 +82,12 @@ def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
+def png(pixels: np.ndarray, mode: str | None = None) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, "PNG")
+    return file.getvalue()
+
+
 @torch.no_grad()
 def by_hand(found: Ensemble, batch: object, fitted: Temperatures, threshold: float = 2.0) -> Answer:
     """What a file must say, in float64 and without a line of the library but for the members' probabilities."""
@@ -107,10 +116,8 @@ def middle(found: Ensemble, batch: object, temperature: float) -> float:
 def check_says_what_the_library_says(file: object, found: Ensemble, batch: object, fitted: Temperatures) -> None:
     """Every output, with every threshold that matters."""
     few = len(file(batch).used) > 1
-    for threshold in [
-        None,
-        *([2.0, 0.0, *([middle(found, batch, fitted.first)] if few else [])] if file.cascade else []),
-    ]:
+    thresholds = [2.0, 0.0, *([middle(found, batch, fitted.first)] if few else [])] if file.cascade else []
+    for threshold in (None, *thresholds):
         told = file(batch, threshold=threshold)
         wanted = by_hand(found, batch, fitted, 2.0 if threshold is None else threshold)
         for name, one, other in zip(told._fields, told, wanted, strict=True):

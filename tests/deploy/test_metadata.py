@@ -39,6 +39,8 @@ def test_other_files(suffix, tmp_path, capfd):
     for content in (weights.getvalue(), b"", b"Hello.\n" * 9, bytes(5000)):
         (tmp_path / f"other{suffix}").write_bytes(content)
         assert "download it again, or export it again" in refused(tmp_path / f"other{suffix}")
+    seal(tmp_path / f"other{suffix}")
+    assert "to load, but got" in refused(tmp_path / f"other{suffix}")
     os.mkfifo(tmp_path / f"pipe{suffix}")
     (tmp_path / f"link{suffix}").symlink_to("nowhere")
     for name, words in (("pipe", "is not one"), ("link", "does not exist")):
@@ -68,17 +70,6 @@ def test_files_of_other_versions(little_onnx, little_pt2, tmp_path):
             new.writestr(name, data.replace(f'"format": {FORMAT}'.encode(), b'"format": 4'))
     seal(tmp_path / "a.pt2")
     assert f"to be of format {FORMAT}, but got 4; export it again" in refused(tmp_path / "a.pt2")
-
-
-def test_good_files_of_other_tools_with_a_hash(tmp_path):
-    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
-    onnx.save(
-        onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 18)]),
-        tmp_path / "a.onnx",
-    )
-    seal(tmp_path / "a.onnx")
-    assert "to load, but got" in refused(tmp_path / "a.onnx")
 
 
 def test_the_seal_is_what_the_documentation_says(little_onnx, little_pt2):

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import http.client
-import io
 import json
 import signal
 import socket
@@ -18,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app as program
@@ -29,15 +27,10 @@ from starlette.testclient import TestClient
 
 from modebridge.deploy import DeployedEnsemble
 from modebridge.deploy.serve import ServeConfig, application, serve
+from tests.deploy.scenes import png
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
 LISTS = (PIXELS / 255.0).astype(np.float32)[None].tolist()
-
-
-def png(pixels, mode="L"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +171,7 @@ def test_a_request_that_does_not_arrive(file):
 
 
 def test_limits_are_numbers(little_onnx):
-    for name, value in (("max_mb", float("nan")), ("max_megapixels", float("inf")), ("wait_ms", -1)):
+    for name, value in (("max_megapixels", float("nan")), ("max_mb", float("inf")), ("wait_ms", -1)):
         with pytest.raises(ModebridgeError, match=f"Expected {name} to be a finite number from 0, but got {value}"):
             ServeConfig(**{name: value})
     answer = CliRunner().invoke(program, ["serve", str(little_onnx), "--max-mb", "nan"])
