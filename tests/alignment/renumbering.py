@@ -14,7 +14,7 @@ METHODS = ("activations", "weights")
 def renumbered(mode: Mode, groups: Groups, seed: int = 3) -> Mode:
     """The same function, every group of units in a random order."""
     generator = torch.Generator().manual_seed(seed)
-    permutations = {number: torch.randperm(g.size, generator=generator) for number, g in groups.groups.items()}
+    permutations = {number: torch.randperm(g.size, generator=generator) for number, g in enumerate(groups.groups)}
     return Mode(groups.permute(mode.params, permutations), groups.permute(mode.buffers, permutations))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import modebridge as mb
-from modebridge.alignment import align, by_activations, find_groups
+from modebridge.alignment import align, find_groups, similarity
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.alignment.renumbering import METHODS, Odd, pair, renumbered, seeded
@@ -140,10 +140,10 @@ def test_a_mode_is_like_itself_however_small_its_activations(size, by):
 def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     whole = align(*pair(Small), data(64, 64), barrier_images=0)
     sizes: list[int] = []
-    kind, add = by_activations.Correlations, by_activations.Correlations.add
+    kind, add = similarity.Correlations, similarity.Correlations.add
     monkeypatch.setattr(kind, "add", lambda self, x, y, part: (sizes.append(len(part)), add(self, x, y, part)))
     # 16, 24 and 16 units leave weights, 16, 24 and 16 enter them.
-    monkeypatch.setattr(by_activations, "MEMORY", 10 * 112 * 4)
+    monkeypatch.setattr(similarity, "MEMORY", 10 * 112 * 4)
     assert align(*pair(Small), data(64, 64), barrier_images=0).mode.id == whole.mode.id
     assert (max(sizes), sum(sizes)) == (10, 128)
 

@@ -42,10 +42,10 @@ def test_any_renumbering_is_the_same_function(name):
 def test_the_groups_of_a_residual_network_and_of_a_transformer():
     groups = find_groups(made("torchvision resnet18"), images(2))
     # The stem's stream (stage 1 has no projection), three more stages, and the inner channels of eight blocks.
-    assert sorted(group.size for group in groups.groups.values()) == sorted(3 * [64, 128, 256, 512])
+    assert sorted(group.size for group in groups.groups) == sorted(3 * [64, 128, 256, 512])
     groups = find_groups(made("timm vit_tiny"), images(2))
     # A stream of 192, and in each of three layers 768 hidden units; heads stay in place.
-    assert [group.size for group in groups.groups.values()] == [192, 768, 768, 768]
+    assert [group.size for group in groups.groups] == [192, 768, 768, 768]
     assert groups.stopped == tuple(("aten::unbind", f"blocks.{k}.attn") for k in range(3))
 
 
@@ -91,7 +91,7 @@ def test_what_is_found_is_true_whatever_happens_on_the_way(operation, sizes):
     mode = Mode.from_module(net)
     groups = find_groups(net, torch.rand(2, 6))
     assert prove(net, mode, renumbered(mode, groups), torch.rand(5, 6)) < 1e-9
-    assert sorted(group.size for group in groups.groups.values()) == sizes
+    assert sorted(group.size for group in groups.groups) == sizes
 
 
 def batches(*brightness: float, size: int = 12) -> list[tuple[Tensor, Tensor]]:
@@ -180,11 +180,11 @@ def test_every_output_is_proven_and_features_that_are_returned_stay():
     net, x = seeded(Auxiliary, always="yes"), batches(0.5)[0][0]
     mode = Mode.from_module(net)
     groups = find_groups(net, x)
-    assert [group.size for group in groups.groups.values()] == [12, 14, 16]
+    assert [group.size for group in groups.groups] == [12, 14, 16]
     assert prove(net, mode, renumbered(mode, groups), x) < 1e-12
     wrong = Mode({**mode.params, "aux.weight": mode.params["aux.weight"].flip(1)}, mode.buffers)
     with pytest.raises(ModebridgeError, match="the same function, but its logits differ"):
         prove(net, mode, wrong, x)
     groups = find_groups(seeded(Auxiliary, always="feature"), x)
-    assert [group.size for group in groups.groups.values()] == [14, 16]
+    assert [group.size for group in groups.groups] == [14, 16]
     assert ("being returned as output.1", "the network itself") in groups.stopped

@@ -109,29 +109,6 @@ def test_the_true_columns(name, kind, slim, projection, flops, params, count):
     assert printed.relative_params == pytest.approx(found.relative_params / 3, rel=0.02)
 
 
-def test_the_paper_s_rule_by_hand():
-    net = base("tin200")
-    elements = {"norm": 0, "act": 0}
-    hooks = []
-    for layer in net.modules():
-        kind = {"FilterResponseNorm": "norm", "SiLU": "act"}.get(type(layer).__name__)
-        if kind:
-
-            def add(layer, args, output, kind=kind):
-                elements[kind] += output.numel()
-
-            hooks.append(layer.register_forward_hook(add))
-    net(torch.empty(1, 3, 64, 64, device="meta"))
-    for hook in hooks:
-        hook.remove()
-    plain = module_cost(net, (3, 64, 64))
-    assert plain.flops == pytest.approx(4637.69e6, rel=1e-5)
-    paper = module_cost(net, (3, 64, 64), convention="paper")
-    assert paper.flops == plain.flops + 6 * elements["norm"] + 5 * elements["act"]
-    pooled = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2))
-    assert module_cost(pooled, (3, 4, 4), convention="paper").flops == 24 + 48
-
-
 @pytest.mark.parametrize(
     ("module", "shapes", "flops", "params"),
     [
@@ -148,9 +125,14 @@ def test_counts_by_hand(module, shapes, flops, params):
     found = module_cost(module, *shapes)
     assert found.params == params
     assert flops is None or found.flops == flops
+
+
+def test_tied_weights_and_the_paper_s_max_pools():
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     assert module_cost(tied, (4,)).params == 24
+    pooled = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2))
+    assert module_cost(pooled, (3, 4, 4), convention="paper").flops == 24 + 48
 
 
 class Stubborn(nn.Module):
@@ -194,18 +176,12 @@ def test_counting_changes_nothing():
 def test_an_ensemble_is_its_combination(convention):
     net, members, tap = tiny_net(), modes(3), last_blocks_tap(TINY)
     bodies = [body_like(TINY, "I", 2), body_like(TINY, "II", 1), body_like(TINY, "II", 4)]
-    bridges = [
-        Bridge(bodies[0], members[:1], tap),
-        Bridge(bodies[1], members[:2], tap),
-        Bridge(bodies[2], members[1:], tap),
-    ]
+    read = [members[:1], members[:2], members[1:]]
+    bridges = [Bridge(body, ends, tap) for body, ends in zip(bodies, read, strict=True)]
     found = cost(Ensemble(net, members, bridges), (1, 8, 8), convention)
-    shape = (8, 8, 8)
-    fed = [(bodies[0], [shape]), (bodies[1], [shape] * 2), (bodies[2], [shape] * 2)]
+    fed = [(body, [(8, 8, 8)] * len(ends)) for body, ends in zip(bodies, read, strict=True)]
     assert found == combination_cost(net, (1, 8, 8), 3, fed, convention)
-    assert found.params == 3 * sum(p.numel() for p in net.parameters()) + sum(
-        p.numel() for body in bodies for p in body.parameters()
-    )
+    assert found.params == sum(p.numel() for module in (net, net, net, *bodies) for p in module.parameters())
     assert found.relative_flops == pytest.approx(found.flops / module_cost(net, (1, 8, 8), convention=convention).flops)
 
 

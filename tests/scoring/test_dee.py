@@ -85,23 +85,20 @@ def test_refusals(reference):
         dee(math.nan, FALLING)
 
 
-def paper_cells():
-    for name, table in PAPER["tables"].items():
-        for dataset, rows in table["datasets"].items():
-            for row, cells in rows.items():
-                if "DEE" in cells:
-                    yield name, dataset, row, cells["NLL"]["mean"], cells["DEE"]["mean"]
-
-
 def test_the_paper_s_cells():
     """78 of 79 follow from the printed NLL; the odd one is the batch norm row in a table of FRN rows."""
     curves = {
         dataset: [PAPER["authors_code_deep_ensemble_reference"][key][f"DE-{m}"]["cNLL"]["mean"] for m in range(1, 8)]
         for dataset, key in REFERENCES.items()
     }
-    odd = ("r_ablation", "Tiny ImageNet", "ResNet (DE-1)")
-    misses, misses_by_the_printed_value = [], []
-    cells = list(paper_cells())
+    cells = [
+        (name, dataset, row, cells["NLL"]["mean"], cells["DEE"]["mean"])
+        for name, table in PAPER["tables"].items()
+        for dataset, rows in table["datasets"].items()
+        for row, cells in rows.items()
+        if "DEE" in cells
+    ]
+    misses = []
     for name, dataset, row, nll, printed in cells:
         # Three digits are printed, so the NLL is only known to half a unit of the last one; and the paper averages
         # the DEE of four runs, which matters most where it extrapolates.
@@ -109,10 +106,6 @@ def test_the_paper_s_cells():
         slack = 0.2 if printed > 7 else 0.03
         if not low - slack <= printed <= high + slack:
             misses.append((name, dataset, row))
-        if abs(dee(nll, curves[dataset]) - printed) > (0.5 if printed > 7 else 0.12):
-            misses_by_the_printed_value.append((name, dataset, row))
     assert len(cells) == 79
-    assert misses == [odd]
-    # Taken at its face, 0.839 is worth 6.27 and not the printed 6.12; 0.8394 would be worth that.
-    assert misses_by_the_printed_value == [("type2", "ImageNet", "DE-4 + 1 Bridge_md"), odd]
+    assert misses == [("r_ablation", "Tiny ImageNet", "ResNet (DE-1)")]
     assert sum(printed > 7 for *_, printed in cells) > 5  # so the extrapolation is tested too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -18,14 +18,15 @@ from modebridge.scoring import (
     Cost,
     Scored,
     accuracy,
-    bootstrap_mean,
     brier,
     cost,
     ece,
     evaluate,
     hits,
+    interval_of,
     nll,
     predict,
+    resampled_means,
     surprisals,
 )
 from tests.scenarios import EXACT, TINY, modes, tiny_net
@@ -72,7 +73,7 @@ def test_scores_are_those_by_hand(ensemble):
     assert found.intervals == {}
 
 
-def test_a_mode_and_a_module_are_ensembles_of_one(ensemble):
+def test_a_mode_and_a_module_are_ensembles_of_one():
     (mode, _), net, data = modes(2, dtype=EXACT), tiny_net(dtype=EXACT), batches()
     wanted = evaluate(Ensemble(net, [mode]), data)
     assert evaluate(mode, data, net=net) == wanted
@@ -106,8 +107,9 @@ def test_intervals_and_no_temperature(ensemble):
     assert found.temperature is None
     assert (found.nll, found.ece, found.brier) == (found.raw_nll, found.raw_ece, found.raw_brier)
     plain, labels = predict(ensemble, batches())
-    assert found.intervals["accuracy"] == pytest.approx(bootstrap_mean(hits(plain, labels)))
-    assert found.intervals["nll"] == pytest.approx(bootstrap_mean(surprisals(plain, labels)))
+    means = resampled_means(torch.stack([hits(plain, labels), surprisals(plain, labels)], dim=1))
+    assert found.intervals["accuracy"] == interval_of(means[:, 0])
+    assert found.intervals["nll"] == pytest.approx(interval_of(means[:, 1]))
     images, labels = batches()[0]
     assert evaluate(ensemble, [(images[:1], labels[:1])], intervals=True).n == 1
 
@@ -168,6 +170,7 @@ def test_scores_print_as_a_table():
         "Brier           0.4000",
         "1,900 images; FLOPs x1.05 and parameters x1.08 of one network",
     ]
+    assert "499 images (the interval is too short with so few)" in str(replace(scores, n=499))
 
 
 def test_half_precision():

@@ -54,32 +54,26 @@ def test_refusals():
             curve_profile(NET, curve(), DATA, positions)
     with pytest.raises(ModebridgeError, match="Expected data to have batches"):
         curve_profile(NET, curve(), [])
-    with pytest.raises(ModebridgeError, match="at least 1 sample and a tolerance of at least 0, but got 0 and"):
-        check_curve(0.5, 0.5, 0)
-    with pytest.raises(ModebridgeError, match=r"but got 10 and -0\.1"):
-        check_curve(0.5, 0.5, 10, tolerance=-0.1)
 
 
 @pytest.mark.parametrize(
-    ("midpoint", "ends", "samples", "tolerance", "verdict"),
+    ("midpoint", "ends", "samples", "low_loss"),
     [
-        (0.9, 0.9, 10, 0.0, True),
-        (0.95, 0.9, 10, 0.0, True),
-        (0.886, 0.9, 10**6, 0.015, True),
-        (0.884, 0.9, 10**6, 0.015, False),
-        (0.85, 0.9, 100, 0.015, True),  # two standard errors are 0.06
-        (0.83, 0.9, 100, 0.015, False),
-        (0.98, 1.0, 50, 0.015, False),  # no spread at 100 %: the tolerance decides
+        (0.95, 0.9, 10**6, True),
+        (0.886, 0.9, 10**6, True),
+        (0.884, 0.9, 10**6, False),
+        (0.85, 0.9, 100, True),  # two standard errors are 0.06
+        (0.83, 0.9, 100, False),
+        (0.98, 1.0, 50, False),  # no spread at 100 %: the tolerance decides
     ],
 )
-def test_the_verdict(midpoint, ends, samples, tolerance, verdict):
-    assert check_curve(midpoint, ends, samples, tolerance=tolerance).low_loss is verdict
-    assert check_curve(0.1, 0.9, 20).sentence == (
+def test_curves_that_are_not_low_loss(midpoint, ends, samples, low_loss):
+    assert (check_curve(midpoint, ends, samples) == "") is low_loss
+    assert check_curve(0.1, 0.9, 20) == (
         "The curve is not low-loss: at r = 0.5 its validation accuracy is 10.0%, 80.0 points below the mean of its "
         "ends, 90.0% (up to 13.4 points below are allowed with 20 images); train it longer, since a bridge "
         "is no better than its target."
     )
-    assert check_curve(0.9, 0.9, 20, r=0.9).sentence.startswith("The curve is low-loss: at r = 0.9 its validation")
 
 
 def test_batch_norm_gets_statistics_of_each_point():

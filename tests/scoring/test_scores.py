@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import bootstrap
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 from torch_uncertainty.metrics import BrierScore, CalibrationError, CategoricalNLL
 from torchmetrics import MeanSquaredError
@@ -17,7 +18,19 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 from torchmetrics.text import Perplexity
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import accuracy, auroc, brier, check, ece, hits, nll, reliability, surprisals
+from modebridge.scoring import (
+    FEW,
+    accuracy,
+    auroc,
+    brier,
+    ece,
+    hits,
+    interval_of,
+    nll,
+    reliability,
+    resampled_means,
+    surprisals,
+)
 
 SCORES = [accuracy, nll, brier, ece]
 SIZES = [(1, 2), (1, 10), (2, 3), (500, 2), (300, 10), (1000, 100)]
@@ -157,16 +170,12 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case):
     p, y, words = REFUSED[case]
-    for score in (*SCORES, check, reliability, hits, surprisals):
+    for score in (*SCORES, reliability, hits, surprisals):
         with pytest.raises(ModebridgeError, match=words) as caught:
             score(p, y)
         assert re.fullmatch(r"Expected .*, but got .*; .*\.", str(caught.value))
-
-
-@pytest.mark.parametrize("bins", [0, -1])
-def test_bins_must_be_there(bins):
     with pytest.raises(ModebridgeError, match="bins to be at least 1"):
-        ece(GOOD, LABELS, bins)
+        ece(GOOD, LABELS, 0)
 
 
 @pytest.mark.parametrize("grid", [2, 5, 10**9])
@@ -180,3 +189,42 @@ def test_auroc_is_scikit_learns(inside: int, outside: int, grid: int) -> None:
     for wrong in (scores[:0], scores * math.nan):
         with pytest.raises(ModebridgeError, match="scores of both sets"):
             auroc(scores, wrong)
+
+
+def bootstrapped(values):
+    return interval_of(resampled_means(values[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("each", [hits, surprisals])
+def test_intervals_are_scipy_s_percentiles(each):
+    values = each(*sample(400, 5))
+    low, high = bootstrapped(values)
+    rng = np.random.default_rng(0)
+    known = bootstrap((values.numpy(),), np.mean, n_resamples=1000, method="percentile", rng=rng).confidence_interval
+    assert (low, high) == pytest.approx((known.low, known.high), abs=0.12 * (known.high - known.low))
+    torch.manual_seed(5)  # the global generator has no say
+    assert bootstrapped(values) == (low, high)
+    assert bootstrapped(values[:1]) == pytest.approx((float(values[0]),) * 2)
+
+
+def test_columns_are_paired():
+    """Every column sees the same draws, one by one and in blocks."""
+    values = torch.randn(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    means = resampled_means(values)
+    generator = torch.Generator().manual_seed(0)
+    by_hand = torch.stack([values[torch.randint(300, (300,), generator=generator)].mean(0) for _ in range(1000)])
+    torch.testing.assert_close(means, by_hand, rtol=0, atol=1e-12)
+    for wrong in (torch.zeros(0, 2), torch.zeros(3)):
+        with pytest.raises(ModebridgeError, match=r"to be \(N, C\) with at least one sample"):
+            resampled_means(wrong)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(50, 0.84, 0.91), (FEW, 0.93, 0.96)])
+def test_how_often_intervals_hold_the_true_nll(n, low, high):
+    """NLLs like those of a network of 91 % accuracy: most nearly 0, a few large."""
+    generator = torch.Generator().manual_seed(1)
+    values = torch.nn.functional.softplus(-4 - 3 * torch.randn(2_000_000, generator=generator, dtype=torch.float64))
+    means = resampled_means(values[: 1000 * n].reshape(n, 1000))
+    bounds = torch.tensor([interval_of(column) for column in means.T])
+    held = (bounds[:, 0] < values.mean()) & (values.mean() < bounds[:, 1])
+    assert low < float(held.double().mean()) < high

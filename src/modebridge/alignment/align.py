@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from modebridge.alignment.by_activations import correlations
-from modebridge.alignment.by_weights import Spec, assign, cosines, from_spec, match_by_weights
-from modebridge.alignment.groups import Groups, Permutations
+from modebridge.alignment.groups import Groups, Permutations, Spec, from_spec
 from modebridge.alignment.proof import prove, sample
+from modebridge.alignment.similarity import assign, correlations, cosines, match_by_weights
 from modebridge.alignment.trace import trace
 from modebridge.batches import check_batch, map_inputs
 from modebridge.curves import Curve
@@ -178,7 +177,7 @@ def align(
         groups = replace(groups, stopped=(*groups.stopped, *found.stopped))
     matches = tuple(
         Match(group.name, group.size, before[k], after[k], int((permutations[k] != identity[k]).sum()))
-        for k, group in groups.groups.items()
+        for k, group in enumerate(groups.groups)
         if k in before
     )
     # Permute the original tensors, so that they stay on their device.

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
 Reason: TypeAlias = tuple[str, str]
@@ -174,7 +175,6 @@ weights were used before in the pass, and whether at the activations that enter 
 class Group:
     """Units that can be permuted, named after the first weight that has them."""
 
-    number: int
     name: str
     size: int
 
@@ -192,13 +192,13 @@ class Groups:
     """The symmetry of a network.
 
     Args:
-        groups: groups by number, in the order of the forward pass.
+        groups: groups, by number, in the order of the weights.
         weights: where every parameter and buffer has groups.
         points: the same for the tensors of a forward pass where units can be observed.
         stopped: what kept units in place (operations, unused weights, outputs other than the logits), and where.
     """
 
-    groups: dict[int, Group]
+    groups: tuple[Group, ...]
     weights: dict[str, list[Place]]
     points: dict[Point, list[Place]] = field(default_factory=dict)
     stopped: tuple[Reason, ...] = ()
@@ -220,18 +220,17 @@ class Groups:
 
     def identity(self) -> dict[int, Tensor]:
         """The identity permutation of every group."""
-        return {number: torch.arange(group.size) for number, group in self.groups.items()}
+        return {number: torch.arange(group.size) for number, group in enumerate(self.groups)}
 
 
 def groups_of(weights: Mapping[str, Axes], points: Mapping[Point, Axes]) -> Groups:
     """The free units of weights as groups, numbered in the order of the weights."""
-    numbers: dict[Units, int] = {}
-    groups: dict[int, Group] = {}
+    named: dict[Units, str] = {}
     for name, axes in weights.items():
         for units, _ in (block for axis in axes for block in resolve(axis)):
-            if units.size > 1 and not units.pinned and units not in numbers:
-                numbers[units] = len(groups)
-                groups[numbers[units]] = Group(numbers[units], name, units.size)
+            if units.size > 1 and not units.pinned:
+                named.setdefault(units, name)
+    numbers = {units: number for number, units in enumerate(named)}
 
     def places(axes: Axes) -> Iterator[Place]:
         for dim, axis in enumerate(axes):
@@ -246,8 +245,47 @@ def groups_of(weights: Mapping[str, Axes], points: Mapping[Point, Axes]) -> Grou
     ends = [block for axes in weights.values() for axis in axes[:2] for block in resolve(axis)]
     reasons = dict.fromkeys(block.units.pinned for block in ends if block.size > 1 and block.units.pinned)
     return Groups(
-        groups,
+        tuple(Group(name, units.size) for units, name in named.items()),
         {name: list(places(axes)) for name, axes in weights.items()},
         {point: list(places(axes)) for point, axes in points.items()},
         tuple(reason for reason in reasons if reason != NATURAL),
     )
+
+
+Spec: TypeAlias = Mapping[str, Sequence[str | None]]
+"""For every weight the name of the group on each dimension, None for fixed dimensions."""
+
+
+def from_spec(spec: Spec, state: Params) -> Groups:
+    """The groups from a spec: for every weight the name of the group on each dimension, or None.
+
+    >>> spec = {"0.weight": ("hidden", None), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
+    >>> state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(4), "1.weight": torch.zeros(3, 4)}
+    >>> from_spec(spec, state).groups
+    (Group(name='hidden', size=4),)
+    """
+    sizes: dict[str, tuple[str, int]] = {}
+    for name, dims in spec.items():
+        if name not in state:
+            raise ModebridgeError(
+                f"Expected the spec to name weights of the network, but got '{name}'; {near(name, state)}"
+            )
+        if len(dims) != state[name].dim():
+            raise ModebridgeError(
+                f"Expected one entry per dimension of '{name}', which has {state[name].dim()}, but got {len(dims)}; "
+                "use None for fixed dimensions."
+            )
+        for group, size in zip(dims, state[name].shape, strict=True):
+            if group is not None and sizes.setdefault(group, (name, size))[1] != size:
+                first, other = sizes[group]
+                raise ModebridgeError(
+                    f"Expected group '{group}' to have one size, but got {other} in '{first}' and {size} in '{name}'; "
+                    "give them different names."
+                )
+    numbers = {group: k for k, group in enumerate(sizes)}
+    groups = tuple(Group(name, size) for name, (_, size) in sizes.items())
+    weights = {
+        name: [Place(numbers[g], k, torch.arange(sizes[g][1])[:, None]) for k, g in enumerate(dims) if g is not None]
+        for name, dims in spec.items()
+    }
+    return Groups(groups, weights)

@@ -67,10 +67,13 @@ def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[I
     worst = 0.0
     for batch in [inputs] if isinstance(inputs, Tensor | Mapping) else inputs:
         try:
-            difference, tolerance = _difference(wide, before, after, batch, _wide)
+            first, second = (_outputs(wide, mode, batch, _wide) for mode in (before, after))
         except ModebridgeError:
             # A network that cannot run in float64 is compared in its own dtype.
-            difference, tolerance = _difference(own, before, after, batch, lambda tensor: tensor)
+            first, second = (_outputs(own, mode, batch, lambda tensor: tensor) for mode in (before, after))
+        difference = _apart(first, second)
+        eps = max([torch.finfo(t.dtype).eps for t in first.values() if t.is_floating_point()], default=0.0)
+        tolerance = TOLERANCE if eps <= torch.finfo(torch.float64).eps else max(OWN_TOLERANCE, 8 * eps)
         if not difference <= tolerance:
             raise ModebridgeError(
                 f"Expected the permuted network to be the same function, but its logits differ by "
@@ -117,16 +120,8 @@ def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str
     return tensors
 
 
-def _difference(
-    net: nn.Module, before: Mode, after: Mode, inputs: Inputs, cast: Callable[[Tensor], Tensor]
-) -> tuple[float, float]:
-    first, second = (
-        one_pass(net, map_inputs(cast, inputs), {name: cast(tensor) for name, tensor in mode.state.items()})
-        for mode in (before, after)
-    )
-    eps = max([torch.finfo(t.dtype).eps for t in first.values() if t.is_floating_point()], default=0.0)
-    fine = eps <= torch.finfo(torch.float64).eps
-    return _apart(first, second), TOLERANCE if fine else max(OWN_TOLERANCE, 8 * eps)
+def _outputs(net: nn.Module, mode: Mode, inputs: Inputs, cast: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    return one_pass(net, map_inputs(cast, inputs), {name: cast(tensor) for name, tensor in mode.state.items()})
 
 
 def _apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
@@ -146,6 +141,5 @@ def _apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float64)) if floats else tensor

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
-from modebridge.scoring.logit_table import ALL, LogitTable
+from modebridge.scoring.logit_table import LogitTable
 from modebridge.scoring.scores import nll
 from modebridge.scoring.table import Scored
 
@@ -55,7 +55,7 @@ class Effort:
 
     def allows(self, members: Iterable[str]) -> bool:
         """Whether some members are within the limit."""
-        return self.most == inf or self.of(members) <= self.most + EPSILON
+        return self.of(members) <= self.most + EPSILON
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,9 @@ def advise(
         prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
     if not budget >= min(prices[mode] for mode in modes):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
-    trainable = [mode for mode in modes if effort is None or effort.allows([mode])]
-    if effort is not None and not trainable:
+    effort = effort or Effort({name: frozenset() for name in names}, {})
+    trainable = [mode for mode in modes if effort.allows([mode])]
+    if not trainable:
         least = min(effort.of([mode]) for mode in modes)
         raise ModebridgeError(
             f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; "
@@ -137,19 +138,17 @@ def advise(
 class _Search:
     """Grows combinations by one member at a time, and scores them on the validation split."""
 
-    def __init__(
-        self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort | None
-    ) -> None:
+    def __init__(self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort) -> None:
         self._table, self._prices, self._effort = table, prices, effort
         self._order = {name: place for place, name in enumerate(names)}
         step = max(1, len(table.valid_labels) // SAMPLE)
-        labels = table.valid_labels[::step, None]
-        heads = {name: [head[::step] for head in table.heads(name, "valid")] for name in names}
+        labels = table.valid_labels[::step]
+        heads = [torch.stack(table.heads(name, "valid"))[:, ::step] for name in names]
         # Only the probability of the label matters for the NLL; heads are summed. (M, N)
         self._of_labels = torch.stack(
-            [sum(head.double().softmax(-1).gather(1, labels).squeeze(1) for head in heads[name]) for name in names]  # type: ignore[misc]
+            [logits.double().softmax(-1)[:, torch.arange(len(labels)), labels].sum(0) for logits in heads]
         )
-        self._heads = torch.tensor([len(heads[name]) for name in names], dtype=torch.float64)
+        self._heads = torch.tensor([len(logits) for logits in heads], dtype=torch.float64)
         self.looked_at = 0
         self.exact = True
 
@@ -161,9 +160,9 @@ class _Search:
             self.looked_at += len(fitting)
             losses = dict(zip(fitting, self._nll(fitting), strict=True))
             ranked = sorted(fitting, key=lambda one: (losses[one], one))
-            groups: dict[int, list[Names]] = {}
+            groups: defaultdict[int, list[Names]] = defaultdict(list)
             for one in ranked:
-                groups.setdefault(sum(not self._table.costs[name].reads for name in one), []).append(one)
+                groups[sum(not self._table.costs[name].reads for name in one)].append(one)
             self.exact = self.exact and all(len(group) <= width for group in groups.values())
             grown = [one for group in groups.values() for one in group[:width]]
             sizes.append(ranked[: min(SHORTLIST, width)])
@@ -179,38 +178,29 @@ class _Search:
         """The cascades of a combination with an average cost, each starting with another mode."""
         choices = []
         for first in members:
-            alone, whole = self._prices[first], sum(self._prices[name] for name in members)
-            if self._table.costs[first].reads or not alone < average_cost < whole:
-                continue
-            ordered = (first, *(name for name in members if name != first))
-            threshold = self._table.threshold(ordered, average_cost, self._prices)
-            if threshold < ALL:
+            if not self._table.costs[first].reads and self._prices[first] < average_cost:
+                ordered = (first, *(name for name in members if name != first))
+                threshold = self._table.threshold(ordered, average_cost, self._prices)
                 choices.append(self._table.score(ordered, "valid", threshold=threshold))
-        return [choice for choice in choices if choice.deferred_share]
+        return [choice for choice in choices if 0 < choice.deferred_share < 1]
 
     def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
         """Each combination with one more member, in the order of the table, if it is allowed and fits."""
         costs = self._table.costs
         grown: dict[Names, None] = {}
         for one in combinations:
-            if any(costs[name].alone for name in one):
-                continue
             left = budget + EPSILON - sum(self._prices[name] for name in one)
             for name in self._order:
                 fits = name not in one and self._prices[name] <= left and set(costs[name].reads) <= set(one)
-                if fits and not (one and costs[name].alone):
+                if fits and not (one and any(costs[other].alone for other in (*one, name))):
                     grown[tuple(sorted((*one, name), key=self._order.__getitem__))] = None
-        return [one for one in grown if self._effort is None or self._effort.allows(one)]
+        return [one for one in grown if self._effort.allows(one)]
 
     def _nll(self, combinations: Sequence[Names]) -> list[float]:
         """The NLL of the mean probability of each, without a temperature."""
+        chosen = torch.tensor([[name in one for name in self._order] for one in combinations], dtype=torch.float64)
         losses: list[float] = []
-        size = max(1, CHUNK // self._of_labels.shape[1])
-        for start in range(0, len(combinations), size):
-            chunk = combinations[start : start + size]
-            chosen = torch.zeros(len(chunk), len(self._order), dtype=torch.float64)
-            for row, one in enumerate(chunk):
-                chosen[row, [self._order[name] for name in one]] = 1.0
-            means: Tensor = (chosen @ self._of_labels) / (chosen @ self._heads).unsqueeze(1)
+        for chunk in chosen.split(max(1, CHUNK // self._of_labels.shape[1])):
+            means = (chunk @ self._of_labels) / (chunk @ self._heads).unsqueeze(1)
             losses += (-(means + FLOOR).log()).mean(dim=1).tolist()
         return losses

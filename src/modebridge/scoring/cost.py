@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -22,6 +22,7 @@ CostConvention: TypeAlias = Literal["counted", "paper"]
 
 PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}
 """FLOPs per input element of a layer in the paper's counting; undocumented, fitted to its tables."""
+NORMS = (FilterResponseNorm, _NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,12 @@ def combination_cost(
     """
     if modes < 0:
         raise ModebridgeError(f"Expected modes to be at least 0, but got {modes}; 0 counts only the bridges.")
-    if convention == "paper":
-        for module in [base, *[body for body, _ in bridges]]:
-            _check_frn(module, needed=module is base)
     unit = module_cost(base, image, convention=convention)
     parts = [module_cost(body, *features, convention=convention) for body, features in bridges]
+    shares = [_ratio(part.params, unit.params) for part in parts]
     if convention == "paper":
+        _check_frn(base, *(body for body, _ in bridges))
         shares = [_ratio(_rounded(part.params), _rounded(3 * unit.params)) for part in parts]
-    else:
-        shares = [_ratio(part.params, unit.params) for part in parts]
     return Cost(
         flops=modes * unit.flops + sum(part.flops for part in parts),
         params=modes * unit.params + sum(part.params for part in parts),
@@ -122,35 +120,31 @@ def module_cost(module: nn.Module, *example: Sequence[int] | Inputs, convention:
         )
 
     def count(bare: nn.Module, inputs: Sequence[Inputs]) -> float:
-        elementwise = 0
-
-        def add(layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
-            nonlocal elementwise
-            elementwise += PAPER_WEIGHTS[type(layer)] * args[0].numel()
-
-        if convention == "paper":
-            for layer in bare.modules():
-                if type(layer) in PAPER_WEIGHTS:
-                    layer.register_forward_hook(add)
+        elementwise: list[int] = []
+        for layer in bare.modules() if convention == "paper" else ():
+            if type(layer) in PAPER_WEIGHTS:
+                layer.register_forward_hook(
+                    lambda layer, args, _: elementwise.append(PAPER_WEIGHTS[type(layer)] * args[0].numel())
+                )
         with counting() as counted:
             invoke(bare, inputs)
-        return counted() + elementwise
+        return counted() + sum(elementwise)
 
     flops = on_copy(module, examples(module, *example), count)
     params = sum(parameter.numel() for parameter in module.parameters())
     return Cost(flops=flops, params=params, relative_flops=1.0, relative_params=1.0)
 
 
-def _check_frn(module: nn.Module, *, needed: bool) -> None:
+def _check_frn(base: nn.Module, *bodies: nn.Module) -> None:
     """Raise an error for networks without filter response norm: the paper's rule was not fitted to them."""
-    others = (_NormBase, nn.GroupNorm, nn.LayerNorm)
-    kinds = [type(layer).__name__ for layer in module.modules() if isinstance(layer, others)]
-    normed = any(isinstance(layer, FilterResponseNorm) for layer in module.modules())
-    if kinds or (needed and not normed):
-        raise ModebridgeError(
-            f"Expected networks with filter response norm, to which the paper's counting was fitted, but got "
-            f"{kinds[0] if kinds else 'none'} in {type(module).__name__}; use convention='counted'."
-        )
+    for module in (base, *bodies):
+        norms = [type(layer).__name__ for layer in module.modules() if isinstance(layer, NORMS)]
+        others = [name for name in norms if name != FilterResponseNorm.__name__]
+        if others or (module is base and not norms):
+            raise ModebridgeError(
+                f"Expected networks with filter response norm, to which the paper's counting was fitted, but got "
+                f"{others[0] if others else 'none'} in {type(module).__name__}; use convention='counted'."
+            )
 
 
 def _rounded(params: int) -> int:

@@ -108,11 +108,11 @@ def evaluate(
             f"Expected evaluate to get an ensemble, a mode, a module or an exported file, but got "
             f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
         )
-    file, meta = model, model.meta["cost"]
+    file = model
     table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
     # Files of 0.2 do not say how many parameters they have.
-    price = Cost(meta["flops"], int(meta.get("params", 0)), meta["relative_flops"], meta["relative_params"])
-    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=file.meta["temperature"])
+    price = Cost(**{"params": 0, **model.meta["cost"]})
+    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=model.meta["temperature"])
     # Files return calibrated probabilities only.
     return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from modebridge.ensembles import average, cascaded, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
-from modebridge.scoring.bootstrap import interval_of, resampled_means
 from modebridge.scoring.cost import Cost
-from modebridge.scoring.scores import dee, surprisals
+from modebridge.scoring.scores import dee, interval_of, resampled_means, surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
 
 ALL = 2.0
@@ -126,12 +125,7 @@ class LogitTable:
         return Cost(flops, params, flops / unit.flops, params / unit.params)
 
     def score(
-        self,
-        members: Sequence[str],
-        split: Split = "test",
-        *,
-        threshold: float | None = None,
-        intervals: bool = False,
+        self, members: Sequence[str], split: Split = "test", *, threshold: float | None = None, intervals: bool = False
     ) -> Scored:
         """Every score of a combination; the temperature comes from the validation split.
 
@@ -158,13 +152,13 @@ class LogitTable:
         Thresholds of cascades come from the validation split. The first row's family are deep ensembles of 1, 2, ...
         networks, and the rows with the roles "one" and "two" are among them.
         """
-        scored = []
+        scored, losses = [], []
         for row in rows:
             threshold = None if row.average_cost is None else self.threshold(row.members, row.average_cost)
             scored.append(replace(row, scored=self.score(row.members, threshold=threshold, intervals=True)))
+            losses.append(surprisals(self.calibrated(row.members, threshold=threshold), self.test_labels))
         levels = [row.scores.nll for row in scored if row.family == rows[0].family]
-        tables = [self.calibrated(row.members, threshold=row.scores.threshold) for row in scored]
-        nlls = resampled_means(torch.stack([surprisals(table, self.test_labels) for table in tables], dim=1))
+        nlls = resampled_means(torch.stack(losses, dim=1))
         one, two = (nlls[:, [row.role for row in rows].index(role)] for role in ("one", "two"))
         gap = interval_of(one - two)[0] > 0
         compared = []

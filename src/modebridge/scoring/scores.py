@@ -1,16 +1,23 @@
-"""Scores of probabilities against labels, computed in float64, and what an NLL is worth in networks."""
+"""Scores of probabilities against labels, in float64; their bootstrap intervals; what an NLL is worth in networks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, plural
+
+Interval: TypeAlias = tuple[float, float]
+"""Lower and upper bound."""
+
+FEW = 500
+"""With fewer samples, 95 % bootstrap intervals hold the true NLL less often: 87 % of the time with 50 images."""
 
 SLACK = 1e-3
 """Maximum distance of a row's sum from 1, unless the dtype is coarser (bfloat16: 1/128)."""
@@ -234,3 +241,43 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
     below, not_above = (torch.searchsorted(ranked, inside, right=right) for right in (False, True))
     # Integer counts are exact for any number of samples.
     return int((below + not_above).sum()) / (2 * len(inside) * len(outside))
+
+
+def resampled_means(values: Tensor, resamples: int = 1000) -> Tensor:
+    """The means of C per-sample values (N, C), such as `surprisals`, over bootstrap resamples: (resamples, C).
+
+    `interval_of` turns them into intervals, which cover the variation of the test samples only, not that of training
+    seeds. Every call draws the same samples, once for all columns, so differences and ratios of columns are paired. A
+    ratio is meaningful only if its denominator is away from 0: check that first.
+
+    Args:
+        values: one row per sample, one column per score.
+        resamples: number of times N samples are drawn with replacement.
+
+    >>> means = resampled_means(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]), resamples=50)
+    >>> interval_of(means[:, 0] / means[:, 1])
+    (0.5, 0.5)
+    """
+    if values.dim() != 2 or len(values) == 0:
+        raise ModebridgeError(
+            f"Expected values to be (N, C) with at least one sample, but got the shape {tuple(values.shape)}; "
+            "pass one row per sample."
+        )
+    samples, wide = len(values), values.double()
+    # Drawn on the CPU, so that scores on a GPU have the same interval.
+    generator = torch.Generator().manual_seed(0)
+    means: list[Tensor] = []
+    # Many at a time, in the same order as one by one, but never more than some MB.
+    for first in range(0, resamples, block := max(1, 100_000 // samples)):
+        shape = (min(block, resamples - first), samples)
+        # Counts of each sample, so that all columns need only one product per resample.
+        counts = [row.bincount(minlength=samples) for row in torch.randint(samples, shape, generator=generator)]
+        means.append(torch.stack(counts).to(wide) @ wide / samples)
+    return torch.cat(means)
+
+
+def interval_of(values: Tensor) -> Interval:
+    """The 95 % percentile interval of a score's values (R,) over resamples; too short for fewer samples than `FEW`."""
+    tails = torch.tensor([(1 - 0.95) / 2, (1 + 0.95) / 2], dtype=torch.float64)
+    low, high = torch.quantile(values.double().cpu(), tails).tolist()
+    return low, high

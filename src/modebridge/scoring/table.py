@@ -10,9 +10,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from modebridge.scoring.bootstrap import Interval, interval_of, resampled_means
 from modebridge.scoring.cost import Cost
-from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals
+from modebridge.scoring.scores import (
+    FEW,
+    Interval,
+    accuracy,
+    brier,
+    ece,
+    hits,
+    interval_of,
+    nll,
+    resampled_means,
+    surprisals,
+)
 
 
 @dataclass(frozen=True)
@@ -80,8 +90,10 @@ class Scored:
         cls, plain: Tensor, tempered: Tensor, labels: Tensor, cost: Cost, *, intervals: bool = False, **more: Any
     ) -> Self:
         """Score probabilities (N, K) before and after calibration."""
-        both = torch.stack([hits(plain, labels), surprisals(tempered, labels)], dim=1)
-        means = resampled_means(both) if intervals else None
+        bounds = {}
+        if intervals:
+            means = resampled_means(torch.stack([hits(plain, labels), surprisals(tempered, labels)], dim=1))
+            bounds = {"accuracy": interval_of(means[:, 0]), "nll": interval_of(means[:, 1])}
         return cls(
             n=len(labels),
             cost=cost,
@@ -92,7 +104,7 @@ class Scored:
             raw_nll=nll(plain, labels),
             raw_ece=ece(plain, labels),
             raw_brier=brier(plain, labels),
-            intervals={} if means is None else {"accuracy": interval_of(means[:, 0]), "nll": interval_of(means[:, 1])},
+            intervals=bounds,
             **more,
         )
 
@@ -123,24 +135,26 @@ class Scored:
         def texts(*others: float) -> list[str]:
             return [f"{self.accuracy:.2%}", *(f"{score:.4f}" for score in others)]
 
-        columns = [["uncalibrated", *texts(self.raw_nll, self.raw_ece, self.raw_brier)]]
-        if math.isnan(self.raw_nll):
-            columns = []
-        facts = [f"{self.n:,} images", f"FLOPs x{self.cost.relative_flops:.2f}"]
+        columns, facts = [], [f"{self.n:,} images"]
         if self.temperature is not None:
-            columns.insert(0, ["calibrated", *texts(self.nll, self.ece, self.brier)])
-            facts.insert(1, f"temperature {self.temperature:.2f}")
+            columns.append(["calibrated", *texts(self.nll, self.ece, self.brier)])
+            facts.append(f"temperature {self.temperature:.2f}")
+        if not math.isnan(self.raw_nll):
+            columns.append(["uncalibrated", *texts(self.raw_nll, self.raw_ece, self.raw_brier)])
         if self.intervals:
             (low, high), (least, most) = self.intervals["accuracy"], self.intervals["nll"]
             columns.append(["95% interval", f"{low:.2%} to {high:.2%}", f"{least:.4f} to {most:.4f}", "", ""])
+            facts[0] += " (the interval is too short with so few)" if self.n < FEW else ""
         widths = [max(map(len, column)) for column in columns]
         names = ("score", "accuracy", "NLL", "ECE", "Brier")
         lines = [
             "  ".join([f"{name:8}", *(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))]).rstrip()
             for name, *row in zip(names, *columns, strict=True)
         ]
-        last = f"{'; '.join(facts)} and parameters x{self.cost.relative_params:.2f} of one network"
-        return "\n".join([*lines, last])
+        facts.append(
+            f"FLOPs x{self.cost.relative_flops:.2f} and parameters x{self.cost.relative_params:.2f} of one network"
+        )
+        return "\n".join([*lines, "; ".join(facts)])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
         printer.text(str(self))

@@ -1,4 +1,4 @@
-"""Match units by their activations: correlations on the same images, then one assignment per group."""
+"""Match units of two networks: by the correlations of their activations, or by the products of their weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +14,11 @@ from modebridge.alignment.groups import Groups, Permutations, Place, Point, Reas
 from modebridge.alignment.trace import observe
 from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batches, Inputs
+from modebridge.trees import wide
+from modebridge.types import Batches, Inputs, Params
+
+SWEEPS = 50
+"""Maximum number of sweeps over all groups."""
 
 FAINT = 1e-6
 """A unit whose relative standard deviation is at most this counts as constant: the variation is rounding."""
@@ -30,6 +35,75 @@ MEMORY = 2**30
 Key: TypeAlias = tuple[int, Point]
 
 
+def assign(similarity: Tensor) -> Tensor:
+    """The one-to-one assignment with the largest sum of similarities (Hungarian).
+
+    >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
+    tensor([1, 0])
+    """
+    # Imported here: it takes half a second, and most programs do not need it.
+    from scipy.optimize import linear_sum_assignment
+
+    _, columns = linear_sum_assignment(similarity.double().cpu().numpy(), maximize=True)
+    return torch.from_numpy(np.asarray(columns))
+
+
+def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
+    """The permutations that bring the weights of `b` closest to those of `a`.
+
+    The first sweep uses only weights whose other groups are already matched, starting at the inputs, whose order is
+    known. Later sweeps use all weights, until nothing changes.
+    """
+    permutations = groups.identity()
+    for sweep in range(1 + SWEEPS):
+        before = dict(permutations)
+        for number in range(len(groups.groups)):
+            matched = number if sweep == 0 else len(groups.groups)
+            permutations[number] = assign(_products(groups, number, a, b, permutations, matched))
+        if sweep and all(torch.equal(permutations[number], before[number]) for number in permutations):
+            break
+    return permutations
+
+
+def cosines(groups: Groups, a: Params, b: Params) -> dict[int, float]:
+    """The mean cosine between the weights of units at the same index, by group."""
+    means = {}
+    for number in range(len(groups.groups)):
+        products, mine, theirs = (
+            _products(groups, number, x, y, {}, len(groups.groups)).double().diagonal()
+            for x, y in ((a, b), (a, a), (b, b))
+        )
+        # A unit whose weights are 0 has cosine 0; two of them cannot be compared.
+        cosine = products / (mine.sqrt() * theirs.sqrt()).clamp_min(1e-30)
+        means[number] = float(cosine.masked_fill((mine == 0) & (theirs == 0), math.nan).nanmean())
+    return means
+
+
+def _products(groups: Groups, number: int, a: Params, b: Params, current: Permutations, matched: int) -> Tensor:
+    """Inner products of the units' weights, with the other groups of `b` at their current permutations.
+
+    If there are any, only weights whose other groups are among the first `matched` ones.
+    """
+    others = {other: permutation for other, permutation in current.items() if other != number}
+    numbers = {name: {place.group for place in places} for name, places in groups.weights.items() if name in a}
+    having = [name for name in numbers if number in numbers[name]]
+    having = [name for name in having if max(numbers[name]) <= max(matched, number)] or having
+    size = groups.groups[number].size
+    total = torch.zeros(size, size, device=next((b[name].device for name in having), None))
+    for name in having:
+        permuted = groups.permuted(name, b[name], others)
+        for place in groups.weights[name]:
+            if place.group == number:
+                total = total + _weights_of(a[name], place) @ _weights_of(permuted, place).T
+    return total
+
+
+def _weights_of(tensor: Tensor, place: Place) -> Tensor:
+    """One row per unit with all of its weights."""
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    return real.float().movedim(place.dim, 0)[place.rows.to(real.device)].reshape(len(place.rows), -1)
+
+
 def correlations(
     groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int, progress: Callable[[int], object]
 ) -> Correlations:
@@ -37,8 +111,8 @@ def correlations(
     found = Correlations(groups)
     seen, chunk = 0, 0
     for inputs, labels in data:
-        count = min(len(labels), images - seen)
-        if count > 0 and not chunk:
+        count = max(0, min(len(labels), images - seen))
+        if count and not chunk:
             pair = found.activations(a, take_rows(inputs, torch.tensor([0, 0]))).values()
             each = sum(units.numel() * units.element_size() for units in pair) // 2
             chunk = max(2, min(CHUNK, MEMORY // max(each, 1)))
@@ -47,8 +121,8 @@ def correlations(
             # Repeat a single image: torch uses other code paths for a batch of one.
             rows = torch.arange(start, end) if end > start + 1 else torch.tensor([start, start])
             found.add(a, b, take_rows(inputs, rows))
-        seen += max(count, 0)
-        progress(max(count, 0))
+        seen += count
+        progress(count)
         if seen >= images:
             break
     if seen == 0:
@@ -95,7 +169,7 @@ class Correlations:
     def similarity(self) -> dict[int, Tensor]:
         """The similarities by which units are matched, for every group that can be compared."""
         tables = {}
-        for number in self._groups.groups:
+        for number in range(len(self._groups.groups)):
             into, out_of = self._sums_of(number)
             if into or out_of:
                 tables[number] = _mean(into or out_of)
@@ -107,7 +181,7 @@ class Correlations:
     def quality(self, permutations: Permutations) -> dict[int, float]:
         """The mean correlation of matched units, by group, over the points where at least one of the two varies."""
         means = {}
-        for number in self._groups.groups:
+        for number in range(len(self._groups.groups)):
             into, out_of = self._sums_of(number)
             found = [sums.correlation() for sums in into or out_of]
             if found:
@@ -119,7 +193,7 @@ class Correlations:
     def stopped(self) -> list[Reason]:
         """Groups that stay in place because there is no point where the networks can be compared."""
         lost = {number for number, _ in self._apart if not any(self._sums_of(number))}
-        names = [group.name for number, group in self._groups.groups.items() if number in lost]
+        names = [group.name for number, group in enumerate(self._groups.groups) if number in lost]
         return [("images that the two networks route differently", name.rpartition(".")[0] or name) for name in names]
 
     def _sums_of(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
@@ -153,10 +227,7 @@ def _units(tensor: Tensor, places: Sequence[Place]) -> Tensor:
         # Every second pixel of maps over 32 pixels wide, every fourth of those over 128, as the authors do.
         step = 4 if min(tensor.shape[2:]) > 128 else 2
         tensor = tensor[:, :, ::step, ::step]
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        # Half precision is for the forward pass, not for what is computed from it here.
-        tensor = tensor.float()
-    moved = torch.view_as_real(tensor).movedim(dim, 0) if tensor.is_complex() else tensor.movedim(dim, 0)
+    moved = (torch.view_as_real(tensor) if tensor.is_complex() else wide(tensor)).movedim(dim, 0)
     blocks = [moved.narrow(0, int(rows[0, 0]), rows.numel()).reshape(len(rows), -1) for _, _, rows in places]
     return torch.cat(blocks, dim=1)
 
