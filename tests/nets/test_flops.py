@@ -36,6 +36,7 @@ PRODUCTS = {
         [(2, 3), (5, 3, 4), (2, 4)],
         2 * 5 * 3 * 4 + 2 * 5 * 4,
     ),
+    "a recurrent layer, fused on CPUs": (nn.LSTM(3, 4, 2, bidirectional=True), [(5, 2, 3)], 6080),
 }
 
 
@@ -70,6 +71,14 @@ class _Looks(_Calls):
 def test_products(name, kind):
     function, shapes, expected = PRODUCTS[name]
     assert flops(kind(function), *[torch.rand(shape) for shape in shapes]) == expected
+
+
+def test_recurrent_layers_fused_by_cudnn():
+    layer, x, state = nn.LSTM(3, 4).to("meta"), torch.empty(5, 2, 3, device="meta"), torch.empty(1, 2, 4, device="meta")
+    rest = (2, 4, 0, 1, False, 0.0, False, False, [], None)
+    with torch.no_grad(), counting() as counted:
+        torch.ops.aten._cudnn_rnn(x, layer._flat_weights, 4, None, state, state, *rest)
+    assert counted() == 5 * 2 * 4 * 4 * (3 + 4)
 
 
 def test_bilinear_layers_count_their_weights():

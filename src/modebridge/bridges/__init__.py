@@ -1,6 +1,6 @@
 """Step 3: a small network that predicts the midpoint, or other modes, from features of the ends."""
 
-from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody
+from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody, body_for, body_like
 from modebridge.bridges.bridge import (
     READS,
     Bridge,
@@ -12,8 +12,7 @@ from modebridge.bridges.bridge import (
     label_target,
     mode_target,
 )
-from modebridge.bridges.build import build_bridge, inspect, plan_bridge
-from modebridge.bridges.sizes import body_for, body_like, body_within
+from modebridge.bridges.build import body_within, build_bridge, inspect, plan_bridge
 from modebridge.nets import last_blocks_tap
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The small networks inside bridges: residual blocks for maps and sequences, layers on tokens, perceptrons."""
+"""The small networks inside bridges, for maps, sequences, tokens and vectors, built by a factor on their width."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.nets import BasicBlock, Norm, initialise
+from modebridge.bridges.bridge import READS, Kind
+from modebridge.errors import ModebridgeError
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, initialise, last_blocks_tap
 from modebridge.nets.blocks import Padding
+from modebridge.nets.resnet import LAST_BLOCKS
 from modebridge.types import Layout
+
+WIDE = 256
+"""Bridges with at least this many channels use bottleneck blocks."""
 
 
 class Join(nn.Module):
@@ -26,21 +32,15 @@ class Join(nn.Module):
 
     def forward(self, *features: Tensor) -> Tensor:
         """Concatenate to one feature: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
-        if self.layout != "tokens" and len({feature.shape[1:] for feature in features}) > 1:
-            maps = [x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x for x in features]
-            size = tuple(min(sides) for sides in zip(*(x.shape[2:] for x in maps), strict=True))
+        if self.layout == "map, channels last":
+            features = tuple(feature.permute(0, 3, 1, 2) for feature in features)
+        if self.layout != "tokens" and len({feature.shape[2:] for feature in features}) > 1:
+            size = tuple(min(sides) for sides in zip(*(x.shape[2:] for x in features), strict=True))
             pool: Any = F.adaptive_avg_pool2d if len(size) == 2 else F.adaptive_avg_pool1d
-            return torch.cat([x if x.shape[2:] == size else pool(x, size) for x in maps], dim=1)
-        x = features[0] if len(features) == 1 else torch.cat(features, dim=1 if self.channels_first else -1)
-        return x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x
+            features = tuple(x if x.shape[2:] == size else pool(x, size) for x in features)
+        return features[0] if len(features) == 1 else torch.cat(features, dim=-1 if self.layout == "tokens" else 1)
 
-    @property
-    def channels_first(self) -> bool:
-        """Whether channels are the axis after the batch."""
-        return self.layout in ("map", "sequence", "vector")
-
-    def extra_repr(self) -> str:
-        """The layout; bodies with different layouts are different programs."""
+    def extra_repr(self) -> str:  # bodies with different layouts are different programs
         return self.layout
 
 
@@ -71,36 +71,24 @@ class ResidualBody(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.arguments: dict[str, Any] = {
-            "inputs": inputs,
-            "blocks": [list(each) for each in blocks],
-            "classes": classes,
-            "block": block,
-            "norm": norm,
-            "bias": bias,
-            "padding": padding,
-            "projection": projection,
-            "layout": layout,
-        }
+        options: dict[str, Any] = {"bias": bias, "padding": padding, "projection": projection}
+        sizes = {"inputs": inputs, "blocks": [list(each) for each in blocks], "classes": classes}
+        self.arguments: dict[str, Any] = {**sizes, "block": block, "norm": norm, **options, "layout": layout}
         """What it was built with: a file describes it so."""
         self.join = Join(layout)
         layers: list[nn.Module] = []
         channels = inputs
-        expansion = int(getattr(block, "expansion", 1))
-        # Passed only if needed: a custom block class may support maps only.
-        options = {"axes": 1} if layout == "sequence" else {}
+        if layout == "sequence":  # passed only if needed: a custom block class may support maps only
+            options["axes"] = 1
         for planes, stride in blocks:
-            layers.append(
-                block(channels, planes, stride, norm, bias=bias, padding=padding, projection=projection, **options)
-            )
-            channels = planes * expansion
+            layers.append(block(channels, planes, stride, norm, **options))
+            channels = planes * int(getattr(block, "expansion", 1))
         self.layers = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) from features, concatenated along channels in the given order."""
         return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
 
 
@@ -130,7 +118,6 @@ class TokenBody(nn.Module):
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) from features (B, T, C), concatenated along channels in the given order."""
         x = self.entry(self.norm(self.join(*features)))
         for layer in self.layers:
             x = x + layer(x)
@@ -160,7 +147,6 @@ class VectorBody(nn.Module):
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) from features, concatenated along channels in the given order."""
         x = self.join(*features)
         if x.dim() > 2:
             x = x.mean(dim=1 if self.join.layout == "tokens" else tuple(range(2, x.dim())))
@@ -179,6 +165,111 @@ class Heads(nn.Module):
         """Logits (B, h, K)."""
         return self.body(*features).unflatten(1, (self.heads, -1))  # type: ignore[no-any-return]
 
-    def extra_repr(self) -> str:
-        """The number of heads; bodies that differ in it are different programs."""
+    def extra_repr(self) -> str:  # bodies that differ in it are different programs
         return f"heads={self.heads}"
+
+
+def body_like(
+    spec: ResNetSpec, kind: Kind, slim: float = 2, *, projection: bool = True, seed: int | None = None
+) -> ResidualBody:
+    """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
+
+    Type II reads two feature maps, concatenated along channels. A slim factor of 1 gives the paper's medium bridge, 2
+    its small one. Without `projection` there is no first shortcut if shapes differ: only this matches the parameter
+    counts of the paper's CIFAR-100 rows with 32 to 128 channels.
+    """
+    last_blocks_tap(spec)
+    before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
+    if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
+        raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
+    block = spec.block_type()
+    inputs = before[-1][0] * block.expansion if before else spec.stem[0]
+    return ResidualBody(
+        inputs * READS[kind],
+        [(int(planes / slim), stride) for planes, stride in last],
+        spec.classes,
+        block=block,
+        norm=spec.norm,
+        bias=spec.bias,
+        padding=spec.padding,
+        projection=projection,
+        generator=None if seed is None else torch.Generator().manual_seed(seed),
+    )
+
+
+def body_for(
+    shape: Sequence[int],
+    classes: int,
+    kind: Kind,
+    slim: float = 2,
+    *,
+    layout: Layout | None = None,
+    norm: Norm = "bn",
+    seed: int | None = None,
+) -> ResidualBody | TokenBody | VectorBody:
+    """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
+
+    The slim factor divides the width of the feature, whose shape has no batch axis; blocks are bottlenecks if the width
+    is 256 or more. A layout of None assumes (C, H, W), (T, C) or (C,).
+    """
+    layout = layout_for(shape, layout)
+    channels = channels_of(shape, layout)
+    if not slim > 0 or channels / slim < 1:
+        raise ModebridgeError(
+            f"Expected slim to leave at least one channel of {channels}, but got {slim}; 1 is medium, 2 small."
+        )
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    width, inputs = int(channels / slim), channels * READS[kind]
+    if layout == "tokens":
+        return TokenBody(inputs, width, classes, generator=generator)
+    if layout == "vector":
+        return VectorBody(inputs, width, classes, generator)
+    # On wide maps plain 3x3 blocks would cost more than the network they replace: squeeze first, as ResNet-50 does.
+    wide = width >= WIDE
+    blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
+    block = BottleneckBlock if wide else BasicBlock
+    return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
+
+
+def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
+    """The layout of a feature, by default from its number of axes; raises an error if no body supports it.
+
+    >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
+    ('map', 'tokens', 'sequence')
+    """
+    axes: dict[int, list[Layout]] = {1: ["vector"], 2: ["tokens", "sequence"], 3: ["map", "map, channels last"]}
+    if len(shape) not in axes or not all(shape):
+        raise ModebridgeError(
+            f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
+            "choose another tap or pass your own body."
+        )
+    if layout is None:
+        return axes[len(shape)][0]
+    if layout not in axes[len(shape)]:
+        known = " or ".join(f"'{name}'" for name in axes[len(shape)])
+        raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
+    return layout
+
+
+def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
+    """The shape of features concatenated along channels, at the smallest size.
+
+    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
+    ((12, 4, 4), (17, 16))
+    """
+    if len(shapes) == 1:
+        return tuple(shapes[0])
+    known = layout_for(shapes[0], layout)
+    axis = 0 if known in ("map", "sequence") else -1
+    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
+        raise ModebridgeError(
+            f"Expected features of matching axes, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+        )
+    joined = [min(sides) for sides in zip(*shapes, strict=True)]
+    joined[axis] = sum(shape[axis] for shape in shapes)
+    return tuple(joined)
+
+
+def channels_of(shape: Sequence[int], layout: Layout) -> int:
+    """Number of channels C: the first axis of a map or a sequence, otherwise the last."""
+    return shape[0] if layout in ("map", "sequence") else shape[-1]

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.curves import Curve
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import without_side_effects
+from modebridge.nets import frozen_copy, without_side_effects
+from modebridge.nets.flops import counting
 
 Kind: TypeAlias = Literal["I", "II"]
 
@@ -252,3 +254,24 @@ def target_of(name: str, bridge: Bridge) -> Target:
             f"{bridge.target.heads}; see heads_target."
         )
     return bridge.target
+
+
+@torch.no_grad()
+def check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], name: str) -> float:
+    """Run the body on one image to find errors before the first step; returns its multiply-adds."""
+    shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
+    try:
+        with counting() as counted:
+            out = frozen_copy(body)(*features)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
+            "adapt it to the tap."
+        ) from error
+    expected = ", ".join(map(str, ("batch", *logits)))
+    if not isinstance(out, Tensor) or out.shape != (1, *logits):
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to return logits of ({expected}), but got {got}; adapt its last layer."
+        )
+    return counted()

@@ -79,6 +79,12 @@ def _bilinear(
     return 2 * math.prod(_broadcast(*shapes))
 
 
+def _recurrent(steps: Shape, *given: Any, **_: object) -> int:
+    """FLOPs of a fused recurrent layer: all its matrices (a list, or the first two tensors) at each step and image."""
+    weights = given[0] if isinstance(given[0], list) else given[:2]
+    return 2 * math.prod(steps[:-1]) * sum(math.prod(weight) for weight in weights if len(weight) == 2)
+
+
 _UNCOUNTED: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mv: _products,
     torch.ops.aten.dot: _products,
@@ -89,6 +95,8 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
     torch.ops.aten._cdist_forward: _distances,
     torch.ops.aten._euclidean_dist: _distances,
     torch.ops.aten._pdist_forward: _own_distances,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent,
+    torch.ops.aten._cudnn_rnn: _recurrent,
 }
 """Products that torch's counter ignores, in its units: two operations per multiply-add."""
 

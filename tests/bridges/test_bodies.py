@@ -17,6 +17,7 @@ from modebridge.bridges import (
     body_for,
     body_like,
     body_within,
+    inspect,
     last_blocks_tap,
     plan_bridge,
 )
@@ -247,6 +248,40 @@ def test_bad_budgets():
         ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 1,536; use a smaller body"
     ):
         plan_bridge(net, curve, images, body=own, budget=0.001)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.LSTM(n, 40, batch_first=True) for n in (12, 40))
+        self.head = nn.Linear(40, 3)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x)[0])[0][:, -1])
+
+
+def test_recurrent_networks_have_all_their_products():
+    net, images = Recurrent(), torch.rand(2, 6, 12)
+    bridge = plan_bridge(net, Mode.from_module(net), images, target="labels", budget=0.3, tap="first")
+    base = 6 * 4 * 40 * (12 + 40 + 40 + 40) + 120
+    assert (bridge.share, isinstance(bridge.body, TokenBody)) == (bridge.flops / base, True)
+    assert 0.2 < bridge.share <= 0.3
+
+
+def test_no_more_parameters_than_the_base():
+    """Deep in a network of large maps parameters are cheap in FLOPs: 5 % of those buy many times the base's."""
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 4))
+    mode, images = Mode.from_module(net), torch.rand(1, 3, 128, 128)
+    plan = partial(plan_bridge, net, mode, images, tap="4", target="labels")
+    bridge = plan(budget=0.05)
+    assert 0.9 < bridge.parameter_share <= 1
+    assert bridge.share < 0.01
+    assert [tap.bridge[1] <= 1 for tap in inspect(net, images, budget=0.05).taps] == [True] * 6
+    with pytest.raises(
+        ModebridgeError, match=r"at most 2,836 parameters, as many as the base has; .* takes 4,017: pass your own"
+    ):
+        plan(budget=0.5, target=["labels"] * 500)
 
 
 def test_a_base_without_products_has_no_shares():
