@@ -100,6 +100,44 @@ def test_missing_extra_and_other_architectures_are_named():
         Mode.from_module(resnet("digits")).load(tiny_net())
 
 
+class Scaled(nn.Linear):
+    """Keeps what is no tensor in its state dict."""
+
+    def __init__(self, scale=2.0):
+        super().__init__(4, 3)
+        self.scale = scale
+
+    def get_extra_state(self):
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state):
+        self.scale = state["scale"]
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+def test_state_that_is_no_tensor_is_kept_and_must_not_differ(tmp_path):
+    net, data = Scaled(), [(torch.rand(6, 4), torch.arange(6) % 3)]
+    modes = mb.fit_modes([net, Scaled()], data, QUICK)
+    assert modes[0].extra == {"_extra_state": '{"scale": 2.0}'}
+    torch.save({"model": Scaled(7.0).state_dict()}, tmp_path / "other.pt")
+    other = mb.load_checkpoint(net, tmp_path / "other.pt")
+    for name, thing in (("mode", other), ("curve", start_curve(net, *modes)), ("both", mb.Ensemble(net, modes))):
+        thing.save(tmp_path / name)
+        with pytest.raises(ModebridgeError, match=r"'_extra_state' of a mode to be .*, as in the network, but got"):
+            mb.load(tmp_path / name, net=Scaled(3.0))
+    assert mb.load(tmp_path / "mode").load(Scaled(7.0)).scale == 7.0
+    assert mb.load(tmp_path / "curve").at(0.5).extra == modes[0].extra
+    images = torch.rand(2, 4)
+    torch.testing.assert_close(mb.load(tmp_path / "both", net=Scaled())(images), mb.Ensemble(net, modes)(images))
+    for make in (lambda: mb.Ensemble(net, [*modes, other]), lambda: start_curve(net, modes[0], other)):
+        with pytest.raises(ModebridgeError, match=r'be {"scale": 2.0}, as in the network, but got {"scale": 7.0};'):
+            make()
+    with pytest.raises(ModebridgeError, match="extra state of a network to be plain data, but got"):
+        Mode.from_module(Scaled(torch.ones(())))
+
+
 def test_nan_weights_are_refused():
     net = tiny_net()
     with torch.no_grad():
@@ -204,11 +242,11 @@ def test_the_ends_keep_their_own_statistics(name):
 
 
 class Renorm(nn.Module):
-    """A layer with running statistics of its own making."""
+    """A layer with a buffer of its own making."""
 
-    def __init__(self) -> None:
+    def __init__(self, spread) -> None:
         super().__init__()
-        self.register_buffer("spread", torch.ones(4))
+        self.register_buffer("spread", spread)
 
     def forward(self, x):
         return x / self.spread
@@ -218,18 +256,20 @@ class Renorm(nn.Module):
     ("layer", "reason"),
     [
         (lambda: nn.BatchNorm1d(4, track_running_stats=False), "'1' has track_running_stats=False: its output"),
-        (Renorm, "'1.spread' of Renorm differs, and how it depends on the parameters is unknown"),
+        (
+            lambda: Renorm(torch.rand(4)),
+            "'1.spread' of Renorm differs, and how it depends on the parameters is unknown",
+        ),
         (lambda: nn.utils.spectral_norm(nn.Linear(4, 4)), "'1.weight_u' of Linear differs"),
+        (lambda: Renorm(torch.randperm(4)), "'1.spread' of Renorm differs"),
+        (lambda: Renorm(torch.rand(4) > 0.5), "'1.spread' of Renorm differs"),
+        (lambda: Renorm(torch.randn(4, dtype=torch.complex64)), "'1.spread' of Renorm differs"),
     ],
 )
 def test_layers_that_statistics_cannot_serve_are_refused(layer, reason):
     def net(seed):
         torch.manual_seed(seed)
-        built = nn.Sequential(nn.Linear(4, 4), layer(), nn.Linear(4, 2))
-        for name, buffer in built.named_buffers():
-            if name == "1.spread":
-                buffer.uniform_(0.5, 1.5)
-        return built
+        return nn.Sequential(nn.Linear(4, 4), layer(), nn.Linear(4, 2))
 
     a, b = (mb.Mode.from_module(net(seed)) for seed in (0, 1))
     with pytest.raises(ModebridgeError, match=reason):
@@ -239,7 +279,7 @@ def test_layers_that_statistics_cannot_serve_are_refused(layer, reason):
 def test_constants_and_layers_without_a_batch_are_no_hindrance():
     def net(seed):
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), Renorm(), nn.Linear(4, 2))
+        return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), Renorm(torch.ones(4)), nn.Linear(4, 2))
 
     a, b = (mb.Mode.from_module(net(seed)) for seed in (0, 1))
     assert torch.equal(start_curve(net(0), a, b).at(0.5).buffers["2.spread"], torch.ones(4))

@@ -176,7 +176,7 @@ class Curve:
         if r == 1.0:
             return self.end
         if r in self.statistics:
-            return Mode(self.settled(r), self.statistics[r])
+            return Mode(self.settled(r), self.statistics[r], self.start.extra)
         # Layers that estimate statistics count batches; frozen ones, whose statistics are constants, do not.
         stale = [name for name in self.start.buffers if name.endswith("num_batches_tracked")]
         if stale:
@@ -184,7 +184,7 @@ class Curve:
                 f"Expected batch norm's statistics to be known at r = {r}, but got none for '{stale[0]}'; "
                 "call curve = curve.with_statistics(net, r, train) first."
             )
-        return Mode(self.settled(r), self.start.buffers)
+        return replace(self.start, params=self.settled(r))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the curve as a folder that `modebridge.load` reads; see `modebridge.files.save`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -29,6 +30,7 @@ class Mode:
     Args:
         params: the trained parameters by name.
         buffers: the persistent buffers by name (batch norm statistics); may be empty.
+        extra: state that is no tensor (`get_extra_state`) as JSON by name; the network and all its modes share it.
 
     >>> mode = Mode.from_module(nn.Linear(2, 3))
     >>> sorted(mode.params), mode.buffers
@@ -37,6 +39,7 @@ class Mode:
 
     params: Params
     buffers: Params
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_module(cls, net: nn.Module) -> Mode:
@@ -44,13 +47,15 @@ class Mode:
         return cls.from_state_dict(net, net.state_dict())
 
     @classmethod
-    def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
+    def from_state_dict(cls, net: nn.Module, state: Mapping[str, Any]) -> Mode:
         """Copy a mode from a state dict whose names and shapes must match `net`.
 
         Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
         net_params, net_buffers, aliases = tensors_of(net)
-        saved = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
+        extra = _extra_of(state)
+        tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and name not in extra}
+        saved = {name: tensor for name, tensor in tensors.items() if name not in aliases}
         for name, tensor in saved.items():
             check_weights(name, tensor, net_params.get(name, net_buffers.get(name)))
         trees.check_same(
@@ -65,7 +70,7 @@ class Mode:
                     f"Expected a mode to be finite, but got NaN or Inf in '{name}'; "
                     "use a checkpoint saved before training diverged."
                 )
-        return cls(params, buffers)
+        return cls(params, buffers, extra)
 
     def __repr__(self) -> str:
         types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.params.values()}))
@@ -84,7 +89,7 @@ class Mode:
 
     def to(self, device: torch.device | str) -> Mode:
         """The same mode on another device."""
-        return Mode(trees.to(self.params, device), trees.to(self.buffers, device))
+        return replace(self, params=trees.to(self.params, device), buffers=trees.to(self.buffers, device))
 
     def load(self, net: nn.Module) -> nn.Module:
         """A copy of `net`, in evaluation mode, with this mode's parameters and buffers."""
@@ -101,9 +106,30 @@ class Mode:
         save(self, path)
 
     def check(self, net: nn.Module) -> None:
-        """Raise an error if names or shapes of this mode do not match the network."""
+        """Raise an error if names, shapes or other state of this mode do not match the network."""
         params, buffers, _ = tensors_of(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+        for name, own in _extra_of(net.state_dict()).items():
+            if self.extra.get(name, own) != own:
+                raise ModebridgeError(
+                    f"Expected '{name}' of a mode to be {own}, as in the network, but got {self.extra[name]}; only "
+                    "tensors differ between modes: keep such a value in a buffer, or set it in the network."
+                )
+
+
+def is_extra(name: str) -> bool:
+    """Whether a name of a state dict is that of what `get_extra_state` returned."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def _extra_of(state: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {name: json.dumps(value, sort_keys=True) for name, value in state.items() if is_extra(name)}
+    except (TypeError, ValueError) as error:
+        raise ModebridgeError(
+            f"Expected the extra state of a network to be plain data, but got '{error}'; return numbers, texts, lists "
+            "and dicts from get_extra_state, and keep tensors in buffers."
+        ) from error
 
 
 def _like(expected: Tensor, saved: Tensor) -> Tensor:
@@ -174,7 +200,7 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
         path, _, buffer = name.rpartition(".")
         owner = modules.get(path, net)
         known = isinstance(owner, _NormBase) and buffer in ("running_mean", "running_var", "num_batches_tracked")
-        if not known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
+        if not known and not torch.equal(tensor, end[name]):
             raise ModebridgeError(
                 f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
                 f"{type(owner).__name__} differs, and how it depends on the parameters is unknown; "

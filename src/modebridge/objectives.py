@@ -72,7 +72,7 @@ class ModeObjective(Objective[Mode]):
         return {MODE: error_rate(self._eval, states[MODE], batches)}
 
     def result(self, states: States) -> Mode:
-        return Mode(states[MODE].all_params, states[MODE].buffers)
+        return Mode(states[MODE].all_params, states[MODE].buffers, self._mode.extra)
 
 
 @torch.no_grad()
@@ -268,7 +268,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         return prepared
 
     def result(self, states: States) -> dict[str, Mode]:
-        return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
+        return {name: Mode(s.all_params, s.buffers, self._plans[name].start.extra) for name, s in states.items()}
 
 
 def _student_program(loss: DistillationLoss, device: torch.device, net: nn.Module) -> Program:

@@ -44,6 +44,12 @@ def test_skeleton_is_a_copy_with_its_own_mode():
     assert not any(p.requires_grad for p in copy.parameters())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_networks_of_torch_jit_are_refused():
+    with pytest.raises(ModebridgeError, match=r"of torch\.jit, .* pass the module that it was made from"):
+        frozen_copy(nn.Sequential(torch.jit.trace(nn.Linear(2, 3), torch.rand(1, 2))))
+
+
 def test_a_tap_that_does_not_exist_lists_the_near_ones():
     with pytest.raises(ModebridgeError, match=r"'layers\.33'; did you mean .*layers\.3"):
         Tapped(tiny_net(), ["layers.33"])(torch.rand(1, 1, 8, 8))
@@ -112,6 +118,8 @@ def test_logits_in_dicts_and_objects():
     for wrap in (lambda x: {"scores": x}, lambda x: SimpleNamespace(logits=None), lambda x: (x, x)):
         with pytest.raises(ModebridgeError, match="to be a tensor or to hold one as 'logits', but got"):
             run(Wrapped(wrap).eval(), {}, {}, x)
+    with pytest.raises(ModebridgeError, match="at least two classes, but got 1, .* for a sigmoid's logit z return two"):
+        run(Wrapped(lambda x: x[:, :1]), {}, {}, x)
     # Auxiliary heads answer in training mode only, behind the main one.
     assert torch.equal(run(Wrapped(lambda x: (x, 2 * x)).train(), {}, {}, x), x)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near, some
-from modebridge.modes import tensors_of
+from modebridge.modes import is_extra, tensors_of
 from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
@@ -41,8 +41,8 @@ class Place:
 
     path: str
     averaged: bool
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """By the network's own names."""
+    tensors: dict[str, Any] = field(default_factory=dict)
+    """By the network's own names; among them what `get_extra_state` returned."""
     extra: list[str] = field(default_factory=list)
     """Names below it that the network does not have."""
 
@@ -51,7 +51,9 @@ class Place:
 
     def different(self, wanted: Params) -> list[str]:
         """The names whose tensors have another shape here, or are not plain dense tensors."""
-        return [name for name, t in self.tensors.items() if unusual(t) or t.shape != wanted[name].shape]
+        here = self.tensors
+        both = [name for name in here if name in wanted]
+        return [name for name in both if unusual(here[name]) or here[name].shape != wanted[name].shape]
 
     def fits(self, wanted: Params) -> bool:
         return not self.extra and not self.missing(wanted) and not self.different(wanted)
@@ -125,7 +127,7 @@ def _names(net: nn.Module) -> dict[str, str | None]:
     # Aliases first, so that the first name of a tied tensor wins if the network has both.
     names: dict[str, str | None] = {_bare(name): None for name, _ in net.named_buffers(remove_duplicate=False)}
     names |= {_bare(alias): name for alias, name in aliases.items() if name in params or name in buffers}
-    return names | {_bare(name): name for name in (*params, *buffers)}
+    return names | {_bare(name): name for name in (*params, *buffers, *filter(is_extra, net.state_dict()))}
 
 
 def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -134,8 +136,8 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
     while waiting:
         container, path, depth = waiting.pop()
         pairs = list(container.items() if isinstance(container, Mapping) else enumerate(container))
-        tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
-        if tensors and isinstance(container, Mapping):
+        tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor) or is_extra(str(key))}
+        if isinstance(container, Mapping) and any(isinstance(value, Tensor) for value in tensors.values()):
             yield path, tensors
         inside = [(key, value) for key, value in pairs if isinstance(value, Mapping | list | tuple)]
         seen += len(inside)
@@ -167,7 +169,7 @@ def _places(containers: Containers, raw: Mapping[str, object], names: Mapping[st
         for head, place in here.items():
             start = head.split(".") if head else []
             tails = [".".join(words[len(start) :]) for words, _ in parts if words[: len(start)] == start]
-            place.extra = [tail for tail in tails if tail not in names]
+            place.extra = [tail for tail in tails if tail not in names and not is_extra(tail)]
         places += here.values()
     return places
 
@@ -199,12 +201,12 @@ def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> Non
 def _distinct(places: Sequence[Place]) -> list[Place]:
     """One place per network: a loss or a wrapper may contain the same one again."""
 
-    def same(a: Tensor, b: Tensor) -> bool:
-        return a.dtype == b.dtype and torch.equal(a, b)
+    def same(a: Any, b: Any) -> bool:
+        return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, Tensor) else a == b
 
     kept: list[Place] = []
     for place in places:
-        if not any(all(same(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
+        if not any(all(same(t, other.tensors.get(name)) for name, t in place.tensors.items()) for other in kept):
             kept.append(place)
     return kept
 

@@ -54,25 +54,26 @@ def _numbered(prefix: str, trees: Iterable[Params]) -> dict[str, Tensor]:
 
 
 def _mode_parts(mode: Mode) -> Parts:
-    return Parts({}, {**_prefixed("params", mode.params), **_prefixed("buffers", mode.buffers)})
+    tensors = {**_prefixed("params", mode.params), **_prefixed("buffers", mode.buffers)}
+    return Parts({"extra": dict(mode.extra)} if mode.extra else {}, tensors)
 
 
 def _mode(parts: Parts, given: Given) -> Mode:
-    mode = Mode(parts.below("params"), parts.below("buffers"))
+    mode = Mode(parts.below("params"), parts.below("buffers"), parts.config.get("extra", {}))
     if given.net is not None:
         mode.check(given.net)
     return mode
 
 
 def _curve_parts(curve: Curve) -> Parts:
-    start, end = (_mode_parts(mode).tensors for mode in (curve.start, curve.end))
-    tensors = {**_prefixed("start", start), **_prefixed("end", end)}
+    start, end = (_mode_parts(mode) for mode in (curve.start, curve.end))
+    tensors = {**_prefixed("start", start.tensors), **_prefixed("end", end.tensors)}
     tensors |= _numbered("pins", curve.pins) | _numbered("statistics", curve.statistics.values())
-    return Parts({"pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
+    return Parts({**start.config, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
 
 
 def _curve(parts: Parts, given: Given) -> Curve:
-    start, end = (_mode(Parts({}, parts.below(name)), given) for name in ("start", "end"))
+    start, end = (_mode(Parts(parts.config, parts.below(name)), given) for name in ("start", "end"))
     pins = tuple(parts.each("pins", parts.config["pins"]))
     known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
     return Curve(start, end, pins, known)
@@ -120,12 +121,14 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     base: nn.Module = ensemble.bases[0]
     bridges = [_bridge_parts(bridge) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
     tensors = {"temperature": ensemble.temperature, "fitted": ensemble._fitted}
-    tensors |= _numbered("modes", [_mode_parts(Mode.from_module(network)).tensors for network in ensemble.bases])
+    modes = [_mode_parts(Mode.from_module(network)) for network in ensemble.bases]
+    tensors |= _numbered("modes", [part.tensors for part in modes])
     tensors |= _numbered("bridges", [part.tensors for part in bridges])
     # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
     state = base.state_dict()
     constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
     config = {
+        **modes[0].config,
         "net": describe(base, net),
         "class": type(base).__name__,
         "modes": len(ensemble.bases),
@@ -139,7 +142,7 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
 
 def _ensemble(parts: Parts, given: Given) -> Ensemble:
     config = parts.config
-    modes = [_mode(Parts({}, tensors), Given()) for tensors in parts.each("modes", config["modes"])]
+    modes = [_mode(Parts(config, tensors), Given()) for tensors in parts.each("modes", config["modes"])]
     if given.net is None and config["net"] is None:
         raise ModebridgeError(
             f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but got "

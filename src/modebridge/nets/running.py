@@ -42,6 +42,11 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
             f"{type(output).__name__}; wrap the network in a module that returns its logits."
         )
+    if logits.dim() == 2 and logits.shape[1] == 1:
+        raise ModebridgeError(
+            "Expected the network to return a logit for each of at least two classes, but got 1, whose softmax is "
+            "always 1; for a sigmoid's logit z return two, torch.cat([torch.zeros_like(z), z], dim=1)."
+        )
     return logits
 
 
@@ -155,6 +160,11 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
 
     Its own parameters are placeholders and need no gradient. Hooks of taps are not copied.
     """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
+        raise ModebridgeError(
+            f"Expected a network that Python runs, but got {type(net).__name__} of torch.jit, which takes no other "
+            "weights; pass the module that it was made from."
+        )
     # A module has about ten containers for hooks, nearly all empty, and deepcopy spends most of its time on them.
     empty = {
         id(value): type(value)()

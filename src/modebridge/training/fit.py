@@ -264,7 +264,7 @@ def _stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:
 
 def _refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
     placed = frozen_copy(net).to(engine.device)
-    return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
+    return replace(mode, buffers=refresh_statistics(placed, mode.params, mode.buffers, batches))
 
 
 def _mixed(batches: Batches, mixup: float, cutmix: float, seed: int) -> Mapped:
