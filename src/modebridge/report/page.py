@@ -18,7 +18,7 @@ from modebridge.report.figures import (
     training_figure,
 )
 from modebridge.report.tables import TERMS, StudyTable
-from modebridge.scoring import CurvePoint, LogitTable, Row, correspondence, reliability
+from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence, reliability
 from modebridge.training import Epoch
 
 
@@ -134,8 +134,6 @@ def _bars(data: PageData) -> str:
 
 SKILL = 0.1
 """The share of the guessing NLL that one network must remove before anything can be compared."""
-FEW = 500
-"""Below so many test images, 95 % bootstrap intervals hold the true NLL less often: 87 % of the time with 50 images."""
 TOO_GOOD = 1.5
 """A small bridge that closes this much of the gap is a sign of poorly trained networks, not of a good bridge."""
 
