@@ -16,7 +16,6 @@ from typing import Self
 
 from modebridge.bridges import Target, ensemble_target
 from modebridge.members import Member, Method, ModeMember, Parents, Setting, SmallNetwork, register
-from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 
@@ -54,9 +53,8 @@ class TargetControl(Method, SmallNetwork):
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
         return *self.reads, *self.teachers(recipe)
 
-    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
-        learned = [mode.load(setting, tensors) for mode in self.teachers(setting.recipe)]
-        return [ModeMember(0).load(setting, tensors)], ensemble_target(learned)
+    def learned(self, setting: Setting, tensors: Parents) -> Target:
+        return ensemble_target([mode.load(setting, tensors) for mode in self.teachers(setting.recipe)])
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

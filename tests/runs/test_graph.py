@@ -21,14 +21,16 @@ from modebridge.runs.logits import Logits
 from tests.runs.small import finished, small, tiny
 
 
-def test_parents_come_first_and_all_bridges_in_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parents_come_first_and_all_bridges_in_one_job_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> None:
         raise AssertionError("a weight was loaded")
 
     run = Run(replace(small(), align="weights"))
     monkeypatch.setattr("modebridge.modes.Mode.from_state_dict", load)
     graph = run.graph([Logits(member) for member in members_of(run.recipe)])
-    jobs = graph.missing(run.store)
+    jobs = [job for wave in graph.waves() for job in graph.jobs(wave)]
+    assert pickle.loads(pickle.dumps(jobs)) == jobs
+    assert pickle.loads(pickle.dumps(run.setting)) == run.setting
     seen: set[str] = set()
     for job in jobs:
         assert set(job.parents) <= seen
@@ -80,14 +82,6 @@ def test_another_executor_makes_the_same_bits() -> None:
     assert here.load(member).id == there.load(member).id
     assert executor.jobs == ["modes 0", "modes 1", "curves 0-1"]
     assert there.trained == here.trained
-
-
-def test_stages_can_be_pickled() -> None:
-    run = Run(small())
-    graph = run.graph([Logits(member) for member in members_of(run.recipe)])
-    jobs = graph.missing(run.store)
-    assert pickle.loads(pickle.dumps(jobs)) == jobs
-    assert pickle.loads(pickle.dumps(run.setting)) == run.setting
 
 
 def test_a_parent_made_again_with_other_bits_is_another_parent(tmp_path: Path) -> None:

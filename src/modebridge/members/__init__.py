@@ -3,27 +3,33 @@
 To add a kind, write a subclass of `Member` (and of `Node`, if it is trained) in one file, and register it.
 """
 
-from modebridge.members.baseline import BaselineMember, BatchEnsembleMember, MimoMember, PackedMember
+from modebridge.members.baseline import BatchEnsembleMember, MimoMember, PackedMember
 from modebridge.members.bridge import BridgeMember, ControlMember, SmallNetwork
 from modebridge.members.curve import Pin, PointMember, load_curve
 from modebridge.members.heads import HeadsMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
+    ArtefactData,
     Loaded,
+    Made,
     Member,
     Method,
+    Node,
+    Parents,
+    Tensors,
     base_epochs,
+    epochs_of,
     file_of_own_kinds,
     identity,
+    key_of,
     members_of,
     nodes_behind,
     parse_member,
     register,
     row_plans,
 )
-from modebridge.members.network import BASES, AlignedMode, ModeMember, SwaMember, TrainedNetwork, mode_on
-from modebridge.members.node import ArtefactData, Made, Node, Parents, Tensors, key_of
+from modebridge.members.network import BASES, ModeMember, SwaMember
 from modebridge.members.setting import Setting
 from modebridge.members.student import StudentMember
 
@@ -37,10 +43,7 @@ __all__ = [
     "BASES",
     "KINDS",
     "METHODS",
-    "AlignedMode",
     "ArtefactData",
-    "BaselineMember",
-    "BatchEnsembleMember",
     "BridgeMember",
     "ControlMember",
     "HeadsMember",
@@ -48,10 +51,8 @@ __all__ = [
     "Made",
     "Member",
     "Method",
-    "MimoMember",
     "ModeMember",
     "Node",
-    "PackedMember",
     "Parents",
     "Pin",
     "PointMember",
@@ -60,14 +61,13 @@ __all__ = [
     "StudentMember",
     "SwaMember",
     "Tensors",
-    "TrainedNetwork",
     "base_epochs",
+    "epochs_of",
     "file_of_own_kinds",
     "identity",
     "key_of",
     "load_curve",
     "members_of",
-    "mode_on",
     "nodes_behind",
     "parse_member",
     "register",

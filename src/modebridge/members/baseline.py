@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -15,14 +14,13 @@ from modebridge.baselines import Baseline, BatchEnsemble, Mimo, Packed
 from modebridge.baselines.mimo import REPEATS, SAME
 from modebridge.baselines.packed import check_split
 from modebridge.errors import ModebridgeError
-from modebridge.members.member import Method
+from modebridge.members.member import Method, Parents
 from modebridge.members.network import TrainedNetwork
-from modebridge.members.node import Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes import Recipe
-from modebridge.scoring import MemberCost
+from modebridge.scoring import MemberCost, module_cost
 
 
 class BaselineMember(Method, TrainedNetwork):
@@ -31,6 +29,10 @@ class BaselineMember(Method, TrainedNetwork):
     alone = True
     folder = "baselines"
     stage = "baselines"
+    constants: ClassVar[str] = ""
+    """Constants of the method that affect its training."""
+    rows_per_image: ClassVar[int] = 1
+    """How often every image is in a batch of training."""
 
     @property
     def _numbers(self) -> list[int]:
@@ -46,43 +48,27 @@ class BaselineMember(Method, TrainedNetwork):
         members, *width = self._numbers
         return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
 
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        return [cls()]
-
-    @abstractmethod
-    def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
-        """The network, with weights drawn from the generator."""
-
     @property
     def purpose(self) -> tuple[str | int, ...]:
         return "rival", self.name
 
-    def network(self, setting: Setting) -> nn.Module:
-        return self.build(setting, seeds.generator(setting.seed, *self.purpose))
-
     def ingredients(self, setting: Setting) -> dict[str, object]:
         return {**super().ingredients(setting), "method": f"{self} {self.constants}"}
-
-    constants: ClassVar[str] = ""
-    """Constants of the method that affect its training."""
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
         return 3 * sum(node.rows_per_image * node.cost(setting).flops for node in group)
 
-    rows_per_image: ClassVar[int] = 1
-    """How often every image is in a batch of training."""
-
-    def load(self, setting: Setting, tensors: Parents) -> Baseline:
-        empty = self.build(setting, seeds.generator(setting.seed, "net"))
-        loaded = Mode.from_state_dict(empty, tensors[self.place]).load(empty).eval().requires_grad_(False)
-        assert isinstance(loaded, Baseline)
-        return loaded
+    def load(self, setting: Setting, tensors: Parents) -> nn.Module:
+        empty = self._empty(setting)
+        return Mode.from_state_dict(empty, tensors[self.place]).load(empty).eval().requires_grad_(False)
 
     def cost(self, setting: Setting) -> MemberCost:
-        counted = setting.cost_of(self.name, lambda: self.build(setting, seeds.generator(setting.seed, "net")))
+        counted = setting.once(self.name, lambda: module_cost(self._empty(setting), setting.example))
         return MemberCost(counted.flops, counted.params)
+
+    def _empty(self, setting: Setting) -> nn.Module:
+        return self.build(setting, seeds.generator(setting.seed, "net"))
 
     def _spec(self, setting: Setting) -> ResNetSpec:
         """The spec of one of the paper's networks, whose widths are known; raises an error for other networks."""

@@ -11,9 +11,8 @@ from typing import Self
 from modebridge.bridges import Bridge, Kind, Target, build_bridge, curve_target, label_target
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
-from modebridge.members.member import Member
+from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
 from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, on_base
-from modebridge.members.node import ArtefactData, Made, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -47,8 +46,8 @@ class SmallNetwork(Member, Node):
         return f"{self.stem}-{self.size}"
 
     @abstractmethod
-    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
-        """The modes that it reads, and what it learns."""
+    def learned(self, setting: Setting, tensors: Parents) -> Target:
+        """What it learns."""
 
     def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
         """The networks that it learns from."""
@@ -67,11 +66,13 @@ class SmallNetwork(Member, Node):
 
     def plan(self, setting: Setting, tensors: Parents) -> Bridge:
         """The bridge before training."""
-        sizing = setting.sizing(*self._sizing(setting.recipe))
-        seed = setting.seed_of(self.stem)
-        return build_bridge(
-            setting.net, setting.example, *self.aim(setting, tensors), name=self.name, seed=seed, **sizing
-        )
+        named = {"name": self.name, "seed": setting.seed_of(self.stem), **setting.sizing(*self._sizing(setting.recipe))}
+        modes, target = self._modes(setting, tensors), self.learned(setting, tensors)
+        return build_bridge(setting.net, setting.example, modes, target, **named)
+
+    def _modes(self, setting: Setting, tensors: Parents) -> list[Mode]:
+        nodes = [node for member in self.reads for node in member.nodes(setting.recipe)]
+        return [setting.load_mode(tensors[node.place]) for node in nodes]
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
         return (self, *(node for member in self.reads for node in member.nodes(recipe)))
@@ -119,10 +120,8 @@ class SmallNetwork(Member, Node):
         return sum(3 * node.chosen(setting).flops for node in group) + setting.base_cost.flops * len(frozen)
 
     def load(self, setting: Setting, tensors: Parents) -> Bridge:
-        nodes = [node for member in self.reads for node in member.nodes(setting.recipe)]
-        modes = [setting.load_mode(tensors[node.place]) for node in nodes]
-        chosen = self.chosen(setting)
-        body, r = copy.deepcopy(chosen.body).to_empty(device="cpu"), getattr(self, "r", None)
+        modes, chosen, r = self._modes(setting, tensors), self.chosen(setting), getattr(self, "r", None)
+        body = copy.deepcopy(chosen.body).to_empty(device="cpu")
         # In the memory format after training, which files do not store: logits are identified by content only.
         bridge = frozen_copy(Bridge(body, modes, chosen.taps, r, self.name, chosen.share, chosen.heads))
         assert isinstance(bridge, Bridge)
@@ -195,10 +194,8 @@ class BridgeMember(SmallNetwork):
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
         return self.imitates.nodes(recipe)
 
-    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
-        curve = load_curve(setting, tensors, *self.pair, self.r, self.base)
-        ends = [curve.start, curve.end]
-        return ends if self.kind == "II" else ends[self.i > self.j :][:1], curve_target(curve, self.r)
+    def learned(self, setting: Setting, tensors: Parents) -> Target:
+        return curve_target(load_curve(setting, tensors, *self.pair, self.r, self.base), self.r)
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -263,8 +260,8 @@ class ControlMember(SmallNetwork):
     def belongs(self, recipe: Recipe) -> bool:
         return max(self.i, self.j) < recipe.modes
 
-    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
-        return [ModeMember(self.i).load(setting, tensors)], label_target()
+    def learned(self, setting: Setting, tensors: Parents) -> Target:
+        return label_target()
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:

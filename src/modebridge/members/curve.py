@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from modebridge.curves import Curve
-from modebridge.members.member import LAST, Member
+from modebridge.members.member import LAST, ArtefactData, Made, Member, Node, Parents, Tensors
 from modebridge.members.network import ON_BASE, OneNetwork, mode_on, on_base, weights_of
-from modebridge.members.node import ArtefactData, Made, Node, Parents, Tensors
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe

@@ -11,11 +11,9 @@ from modebridge.errors import plural
 from modebridge.matching import suits_cutmix
 from modebridge.members.bridge import SIZE, SmallNetwork
 from modebridge.members.curve import PointMember
-from modebridge.members.member import Member, Method
+from modebridge.members.member import Member, Method, Parents
 from modebridge.members.network import ModeMember, OneNetwork
-from modebridge.members.node import Parents
 from modebridge.members.setting import Setting
-from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX
@@ -87,11 +85,10 @@ class HeadsMember(Method, SmallNetwork):
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
-    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
+    def learned(self, setting: Setting, tensors: Parents) -> Target:
         learned = [networks for part in self.parts for networks in self._learned(part, setting.recipe)]
         loaded = [[network.load(setting, tensors) for network in networks] for networks in learned]
-        targets = [ensemble_target(modes) if modes else label_target() for modes in loaded]
-        return [ModeMember(self.i).load(setting, tensors)], heads_target(targets)
+        return heads_target([ensemble_target(modes) if modes else label_target() for modes in loaded])
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

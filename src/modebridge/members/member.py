@@ -1,28 +1,111 @@
-"""The interface of ensemble members: one frozen dataclass per kind provides all that the rest of the code needs."""
+"""What a run makes, before anything is made: `Node`, something that is kept; `Member`, what predicts in ensembles."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Self, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError, near
-from modebridge.members.node import Node, Parents, key_of
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
 from modebridge.scoring import MemberCost, Row
+from modebridge.training import TrainConfig
 from modebridge.trees import fingerprint
 
+Tensors: TypeAlias = Mapping[str, Tensor]
+Parents: TypeAlias = Mapping[str, Tensors]
+"""The tensors of all parents, by place."""
 Loaded: TypeAlias = Mode | nn.Module
 """A member with its weights: a mode of the recipe's network; a `Bridge` on the features of the modes that it reads; or
 a module of its own with `members(inputs)`, logits (M, B, K) that each count once in the mean."""
+LAST = 1000.0
+"""The order of rows after those of all deep ensembles."""
+
+
+@dataclass(frozen=True)
+class ArtefactData:
+    """The result of making a node: its tensors, and metadata to keep with them."""
+
+    tensors: Tensors
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+Made: TypeAlias = dict[str, ArtefactData]
+"""The results of making nodes, by name."""
+
+
+class Node(ABC):
+    """A frozen dataclass that says what something is made from and how; can be pickled, holds no weights."""
+
+    folder: ClassVar[str]
+    """The folder it is kept in."""
+    stage: ClassVar[str]
+    """The name of this work in progress and times."""
+    trained: ClassVar[bool] = False
+    """Whether it is trained, with epochs, checkpoints and metrics."""
+    one_core: ClassVar[bool] = True
+    """Whether several are made in parallel on a CPU, one core each, instead of one after another on all cores."""
+    together: ClassVar[Literal["one", "several", "all"]] = "one"
+    """How many of a step are made together: one; several on a GPU, as the recipe says; all in one pass."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def place(self) -> str:
+        """Its path in the run folder, used to refer to it everywhere."""
+        return f"{self.folder}/{self.name}"
+
+    @property
+    def label(self) -> str:
+        """Its name in its folder."""
+        return self.place.partition("/")[2]
+
+    @classmethod
+    def step(cls) -> str:
+        """Nodes of one step are made together; the name of its folder, unless several steps share the folder."""
+        return cls.folder
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        """The nodes that must be made first, and are passed to `make`."""
+        return ()
+
+    @abstractmethod
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        """Everything that determines it besides its parents; a different value makes it again."""
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """The training settings; by default it is not trained."""
+        return TrainConfig(epochs=0)
+
+    @classmethod
+    @abstractmethod
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
+        """Make nodes of one step together; returns the results by name.
+
+        `config` has the training settings of the group with device, checkpoints and callbacks. What is not trained
+        reports its batches to the callbacks instead of epochs.
+        """
+
+    @classmethod
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
+        """Multiply-adds per image and epoch of training a group together, by default that of one network each.
+
+        A backward pass counts as two forward passes.
+        """
+        return 3 * setting.base_cost.flops * len(group)
 
 
 class Member(ABC):
@@ -34,6 +117,8 @@ class Member(ABC):
     """Whether it may be part of a deployed ensemble; False for members that only teach others."""
     alone: ClassVar[bool] = False
     """Whether it is only used alone, because its network differs from the recipe's."""
+    pattern: ClassVar[str]
+    """The names of this kind: a regular expression with a named group for each field."""
 
     @property
     @abstractmethod
@@ -75,9 +160,6 @@ class Member(ABC):
     def cost(self, setting: Setting) -> MemberCost:
         """What it adds to the cost of a forward pass."""
 
-    pattern: ClassVar[str]
-    """The names of this kind: a regular expression with a named group for each field."""
-
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """The member of this kind with a name; None if it is not a name of this kind."""
@@ -104,18 +186,6 @@ def _value(text: str) -> int | float | str:
     return int(text) if text.isdigit() else float(text) if re.fullmatch(r"\d+\.\d+", text) else text
 
 
-K = TypeVar("K", bound=type[Member])
-
-LAST = 1000.0
-"""The order of rows after those of all deep ensembles."""
-
-KINDS: list[type[Member]] = []
-"""All kinds of members, in the order of tables."""
-
-METHODS: dict[str, type[Method]] = {}
-"""The kinds that a recipe includes only if its `methods` name them, by that name."""
-
-
 class Method(Member):
     """A kind of member that a recipe may include besides its modes and bridges, for comparison."""
 
@@ -123,9 +193,9 @@ class Method(Member):
     """The name in a recipe's `methods`."""
 
     @classmethod
-    @abstractmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The members that the name of the method stands for in a recipe."""
+        return [cls()]
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:
@@ -136,6 +206,13 @@ class Method(Member):
     @classmethod
     def order(cls, k: float) -> tuple[float, ...]:
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
+
+
+K = TypeVar("K", bound=type[Member])
+KINDS: list[type[Member]] = []
+"""All kinds of members, in the order of tables."""
+METHODS: dict[str, type[Method]] = {}
+"""The kinds that a recipe includes only if its `methods` name them, by that name."""
 
 
 def register(kind: K) -> K:
@@ -187,6 +264,11 @@ def row_plans(recipe: Recipe) -> list[Row]:
     return sorted((row for kind in KINDS for row in kind.rows(recipe)), key=lambda row: row.order)
 
 
+def key_of(*parts: object) -> str:
+    """A hash of everything that determines a node."""
+    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
+
+
 def identity(member: Member, loaded: Loaded) -> str:
     """A hash of a loaded member's weights and of what it reads, which identifies its logits."""
     if isinstance(loaded, Mode):
@@ -196,23 +278,25 @@ def identity(member: Member, loaded: Loaded) -> str:
 
 
 def nodes_behind(members: Iterable[Member], recipe: Recipe) -> list[Node]:
-    """All nodes needed for some members, each once: those they are loaded from, and the parents of those."""
+    """All nodes needed for some members, each once, parents first: those they are loaded from, and what is behind."""
 
     def walk(nodes: Iterable[Node]) -> Iterator[Node]:
         for node in nodes:
-            yield node
             yield from walk(node.parents(recipe))
+            yield node
 
     return list(dict.fromkeys(walk(node for member in members for node in member.nodes(recipe))))
 
 
-def base_epochs(members: Sequence[Member], setting: Setting) -> float:
-    """The work of training some members and all that they depend on, in epochs of one network.
+def base_epochs(members: Iterable[Member], setting: Setting) -> float:
+    """The work of training some members and all that they depend on, in epochs of one network."""
+    return epochs_of(nodes_behind(members, setting.recipe), setting)
 
-    A backward pass counts as two forward passes; frozen networks that several members share run once.
-    """
+
+def epochs_of(nodes: Iterable[Node], setting: Setting) -> float:
+    """The work of training nodes, in epochs of one network; frozen networks that several of them share run once."""
     groups: dict[tuple[str, int], list[Node]] = {}
-    for node in nodes_behind(members, setting.recipe):
-        groups.setdefault((node.step(), node.epochs(setting.recipe)), []).append(node)
+    for node in nodes:
+        groups.setdefault((node.step(), node.training(setting.recipe).epochs), []).append(node)
     work = sum(type(group[0]).work(group, setting) * epochs for (_, epochs), group in groups.items() if epochs)
     return work / (3 * setting.base_cost.flops)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import torch
 from torch import nn
 
 from modebridge import seeds
 from modebridge.alignment import By, align
-from modebridge.errors import ModebridgeError
-from modebridge.members.member import Member, Method
-from modebridge.members.node import ArtefactData, Made, Node, Parents
+from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -35,9 +34,13 @@ class TrainedNetwork(Node):
     def purpose(self) -> tuple[str | int, ...]:
         """The names that its seeds are drawn for: of its start, its batches and its training."""
 
-    def network(self, setting: Setting) -> nn.Module:
+    def build(self, setting: Setting, generator: torch.Generator) -> nn.Module:
+        """The network, with weights drawn from the generator."""
+        return setting.network.build(generator)
+
+    def start(self, setting: Setting) -> nn.Module:
         """The network to train."""
-        return setting.network.build(seeds.generator(setting.seed, *self.purpose))
+        return self.build(setting, seeds.generator(setting.seed, *self.purpose))
 
     def training(self, recipe: Recipe) -> TrainConfig:
         return recipe.training("mode")
@@ -53,7 +56,7 @@ class TrainedNetwork(Node):
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         trained = fit_modes(
-            [node.network(setting) for node in group],
+            [node.start(setting) for node in group],
             [setting.data.train(*node.purpose) for node in group],
             config=config,
             seeds=[setting.seed_of(*node.purpose) for node in group],
@@ -229,8 +232,6 @@ def weights_of(number: int, recipe: Recipe, base: str = "") -> Node:
 
 def mode_on(base: str, number: int) -> ModeMember:
     """The mode that curves and bridges on a base use, as a member; "" is the base of the recipe."""
-    if base and not (base in BASES and BASES[base].base):
-        raise ModebridgeError(f"Expected the base of a member to be swa, but got '{base}'; choose it, or omit it.")
     return BASES[base or "sgd"](number)
 
 

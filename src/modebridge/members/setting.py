@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from modebridge.scoring import Cost, module_cost
 from modebridge.training import Engine, TrainConfig
 from modebridge.types import Inputs
 
+T = TypeVar("T")
 ROUNDING = 1 + 1e-9
 """So that a body fits into its own share of the FLOPs, which is rounded."""
 
@@ -133,28 +134,26 @@ class Setting:
         return module_cost(self.bare, self.example)
 
     @cached_property
-    def _costs(self) -> dict[str, Cost]:
+    def _kept(self) -> dict[object, Any]:
         return {}
 
-    def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
-        """The cost of another network on the same images, built and counted once per name."""
-        if name not in self._costs:
-            self._costs[name] = module_cost(build(), self.example)
-        return self._costs[name]
-
-    @cached_property
-    def _bodies(self) -> dict[tuple[Kind, str, int, bool], Bridge]:
-        return {}
+    def once(self, key: object, build: Callable[[], T]) -> T:
+        """What `build` returned when it was called, once per key."""
+        if key not in self._kept:
+            self._kept[key] = build()
+        return self._kept[key]  # type: ignore[no-any-return]
 
     def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> Bridge:
         """The body of a bridge with its cost; it may have no weights."""
-        if (kind, size, heads, wide) not in self._bodies:
-            options = self.sizing(kind, size, heads, wide)
+
+        def build() -> Bridge:
             device = next(self.bare.parameters()).device
             example = map_inputs(lambda tensor: tensor.to(device), self.example)
+            options = self.sizing(kind, size, heads, wide)
             with torch.device(device):  # where the body is built
-                self._bodies[kind, size, heads, wide] = build_bridge(self.bare, example, kind, heads, **options)
-        return self._bodies[kind, size, heads, wide]
+                return build_bridge(self.bare, example, kind, heads, **options)
+
+        return self.once((kind, size, heads, wide), build)
 
     def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> dict[str, Any]:
         """The options of `build_bridge` for a width; a wide body gets the FLOPs of the plain one, for equal costs."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
-from modebridge import seeds
 from modebridge.ensembles import Ensemble
 from modebridge.members.bridge import BridgeMember
-from modebridge.members.member import Member, Method
-from modebridge.members.network import BASES, ModeMember, OneNetwork
-from modebridge.members.node import ArtefactData, Made, Node, Parents
+from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
+from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.objectives import StudentPlan, Teacher
@@ -37,7 +34,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class StudentMember(Method, OneNetwork, Node):
+class StudentMember(Method, OneNetwork, TrainedNetwork):
     """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
 
     Those of all modes (`count` 0) are the method "distilled", the others are "students".
@@ -53,7 +50,7 @@ class StudentMember(Method, OneNetwork, Node):
     family = "distilled"
     folder = "students"
     stage = "students"
-    trained = True
+    pattern = r"(?:distilled|student-(?:(?P<count>[1-9]\d*)|(?P<source>labels|bridged)))(?:-(?P<number>\d+))?"
     together = "all"
 
     @property
@@ -92,24 +89,22 @@ class StudentMember(Method, OneNetwork, Node):
     def training(self, recipe: Recipe) -> TrainConfig:
         return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=MIXUP)
 
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        return "student", self.number
+
     def ingredients(self, setting: Setting) -> dict[str, object]:
-        return {
-            "data": setting.data.fed_as,
-            "net": setting.network.key,
-            "seed": (setting.seed_of("student", self.number), setting.seed_of("students")),
-            "training": self.training(setting.recipe).key,
-        }
+        seeds = setting.seed_of(*self.purpose), setting.seed_of("students")
+        return {**super().ingredients(setting), "seed": seeds}
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
-        def start(number: int) -> Mode:
-            return Mode.from_module(setting.network.build(seeds.generator(setting.seed, "student", number)))
-
+        net, starts = setting.net, [Mode.from_module(node.start(setting)) for node in group]
         trained = fit_students(
-            setting.net,
+            net,
             {
-                node.name: StudentPlan(setting.net, start(node.number), node._teachers(setting, parents))
-                for node in group
+                node.name: StudentPlan(net, start, node._teachers(setting, parents))
+                for node, start in zip(group, starts, strict=True)
             },
             setting.data.train("students"),
             config=replace(config, seed=setting.seed_of("students")),
@@ -128,18 +123,8 @@ class StudentMember(Method, OneNetwork, Node):
         recipe, base = setting.recipe, setting.base_cost.flops
         teachers = base * max((node.count or recipe.modes for node in group if node.source == "modes"), default=0)
         if any(node.source == "bridged" for node in group):
-            teachers += base + sum(setting.body("I", bridge.size).flops for bridge in _bridges(recipe))
+            teachers += base + sum(bridge.chosen(setting).flops for bridge in _bridges(recipe))
         return super().work(group, setting) + teachers
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        match = re.fullmatch(r"distilled-(\d+)|student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
-        if match is None or match[1]:
-            return cls(int(match[1])) if match else None
-        number = int(match[3] or 0)
-        if match[2].isdigit():
-            return cls(number, "modes", int(match[2]))
-        return cls(number, "labels" if match[2] == "labels" else "bridged")
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

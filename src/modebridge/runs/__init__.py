@@ -1,25 +1,21 @@
 """A run as a graph: a store for artefacts, what is missing, executors that make it, and the results."""
 
-from modebridge.runs.ensemble import absent_weights, ensemble_of
-from modebridge.runs.graph import Graph, Job
+from modebridge.runs.ensemble import absent_weights, ensemble_of, share_run
+from modebridge.runs.graph import Job
 from modebridge.runs.local import Executor, Local, machine, make_job
 from modebridge.runs.plan import begin, effort_of, existing, find_recipe_of, given_modes_of, recipe_in, setting_for
-from modebridge.runs.results import curve_warnings, gather, main_rows, missing_members, read_answers, write_page
+from modebridge.runs.results import gather, main_rows, missing_members, read_answers, write_page
 from modebridge.runs.run import Run, run_recipe, write_results
-from modebridge.runs.share import SharedFolder, share_run
 from modebridge.runs.store import RunFolder
 
 __all__ = [
     "Executor",
-    "Graph",
     "Job",
     "Local",
     "Run",
     "RunFolder",
-    "SharedFolder",
     "absent_weights",
     "begin",
-    "curve_warnings",
     "effort_of",
     "ensemble_of",
     "existing",

@@ -1,9 +1,10 @@
-"""From a run folder to an ensemble that can be exported, with its stored weights, temperatures and scores."""
+"""From a run folder to an ensemble, with its stored weights and scores: to export, or as a folder with a model card."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,28 @@ from modebridge.baselines import MeanOfMembers
 from modebridge.bridges import Bridge
 from modebridge.deploy import Temperatures
 from modebridge.ensembles import Ensemble
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError, near, plural
+from modebridge.files import Card, describe, read_folder, save
 from modebridge.files.atomic import FILES
-from modebridge.members import Loaded, Member, Setting, identity, parse_member
+from modebridge.members import Loaded, Member, Setting, identity, parse_member, row_plans
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
+from modebridge.report import markdown_table
 from modebridge.runs.plan import existing, find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
-from modebridge.scoring import ALL, LogitTable, advise
+from modebridge.scoring import ALL, LogitTable, Row, Scored, advise
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
+DATA = {
+    "digits": ("UCI hand-written digits", ""),
+    "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),
+    "cifar100": ("CIFAR-100", "uoft-cs/cifar100"),
+    "tin200": ("Tiny ImageNet", "zh-plus/tiny-imagenet"),
+    "in1k": ("ImageNet", "ILSVRC/imagenet-1k"),
+}
+"""The title of each named set, and its name on the hub where it has one."""
 
 
 def ensemble_of(
@@ -104,33 +115,29 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
                 f"Expected modes and bridges to export, but got '{name}'; a network on a curve is only a bridge target."
             )
     networks = [name for name in names if not answers.costs[name].reads]
-    others = [name for name in names if name not in networks]
-    for name in others:
+    for name in names:
         for source in answers.costs[name].reads:
             if source not in networks:
                 raise ModebridgeError(
                     f"Expected {source} to be a member, because {name} reads it, but it is not; add it."
                 )
-    if not networks:
-        raise ModebridgeError("Expected at least one mode among the members, but got none; add mode-0.")
-    return [*networks, *others]
+    return [*networks, *(name for name in names if name not in networks)]
 
 
 def _assembled(setting: Setting, loaded: Mapping[str, Loaded]) -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
+    modes = [one for one in loaded.values() if isinstance(one, Mode)]
+    bridges = [one for one in loaded.values() if isinstance(one, Bridge)]
     for name, one in loaded.items():
-        if isinstance(one, Mode | Bridge):
-            continue
-        if len(loaded) > 1:
+        if len(loaded) > 1 and not isinstance(one, Mode | Bridge):
             raise ModebridgeError(
                 f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
                 f"but got {', '.join(loaded)}; export it alone."
             )
-        module = MeanOfMembers(one)
-        return Ensemble(module, [Mode.from_module(module)])
-    modes = [one for one in loaded.values() if isinstance(one, Mode)]
-    bridges = [one for one in loaded.values() if isinstance(one, Bridge)]
-    return Ensemble(setting.net, modes, bridges)
+    if modes:
+        return Ensemble(setting.net, modes, bridges)
+    (module,) = map(MeanOfMembers, loaded.values())
+    return Ensemble(module, [Mode.from_module(module)])
 
 
 def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:
@@ -165,3 +172,116 @@ def _example(run: RunFolder, setting: Setting) -> Tensor:
     noise = setting.example
     assert isinstance(noise, Tensor)
     return images.float() if images is not None and images.shape[1:] == noise.shape[1:] else noise
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder written by `share_run`, its members, and their scores on the test split."""
+
+    path: Path
+    names: tuple[str, ...]
+    scores: Scored
+    needs_net: bool
+    """Whether users must pass the network, because no library has it."""
+
+
+def share_run(
+    run: RunFolder, path: Path, members: Sequence[str] | None = None, *, license: str = "", place: str = ""
+) -> SharedFolder:
+    """Write members of a finished run as a folder for `modebridge.load` and the hub; needs no data set.
+
+    Args:
+        run: the run folder.
+        path: the folder to write.
+        members: names of members; None takes what `advise` recommends for a budget of 1.2.
+        license: license of the weights, as an identifier of the hub.
+        place: future name on the hub, for the card.
+    """
+    ensemble, notes = ensemble_of(run, members)
+    setting, names = notes["setting"], tuple(notes["names"])
+    if notes["unit"] is not None:
+        raise ModebridgeError(
+            f"Expected modes, students and bridges to share, but got '{names[0]}', whose network is built inside the "
+            "run; use modebridge export for one file of it."
+        )
+    scored, table = _scored_among_others(setting.recipe, notes["answers"], names)
+    title, known = DATA.get(setting.recipe.data.name, ("custom data", ""))
+    image = setting.facts.image
+    bridges = f" and {plural(len(ensemble.bridges), 'bridge')}" if len(ensemble.bridges) else ""
+    card = Card(
+        about=(
+            f"An ensemble of {plural(len(ensemble.bases), 'network')}{bridges}, trained on {title}. On the test split: "
+            f"{100 * scored.accuracy:.2f} % accuracy and a calibrated NLL of {scored.nll:.4f}, at "
+            f"x{scored.cost.relative_flops:.3f} of one network's FLOPs."
+        ),
+        license=license,
+        task="image-classification" if image is not None and len(image) == 3 else "",
+        datasets=(known,) if known else (),
+        data=title,
+        metrics={"accuracy": scored.accuracy, "nll": scored.nll, "ece": scored.ece, "brier_score": scored.brier},
+        sections=_sections(ensemble, setting, names, scored, table, title),
+        place=place,
+    )
+    written = save(ensemble, path, card=card, net=_stored_name(ensemble, setting))
+    return SharedFolder(written, names, scored, read_folder(written).config["net"] is None)
+
+
+def _stored_name(ensemble: Ensemble, setting: Setting) -> str | None:
+    """The name that builds the network, if there is one; None lets `save` detect it."""
+    name = setting.network.shared_name
+    try:
+        return name if name is not None and describe(ensemble.bases[0], name) is not None else None
+    except ModebridgeError:  # built with weights or settings that no name describes
+        return None
+
+
+def _scored_among_others(recipe: Recipe, answers: LogitTable, names: tuple[str, ...]) -> tuple[Scored, str]:
+    """The shared ensemble's scores, and a table with deep ensembles, the first bridge, heads and the control."""
+    plans = row_plans(recipe)
+    wanted = [row for row in plans if row.family == plans[0].family or row.role in ("bridge", "heads", "control")]
+    existing = [row for row in wanted if set(row.members) <= set(answers.test)]
+    *rows, this = answers.score_rows([*existing, Row("**this**", names, "shared")])
+    return this.scores, (
+        f"{markdown_table([this, *rows])}\n\nTest split, {this.scores.n:,} images. NLL, ECE and Brier score are "
+        f"calibrated: one temperature per row, fitted on {len(answers.valid_labels):,} validation images. FLOPs and "
+        "params: in units of one network. DE-m: deep ensemble of m networks. DEE: how many networks a deep ensemble "
+        "needs for the same NLL. 95 % bootstrap interval of this NLL over test images: "
+        f"{' to '.join(f'{end:.4f}' for end in this.scores.intervals['nll'])}."
+    )
+
+
+def _sections(
+    ensemble: Ensemble, setting: Setting, names: Sequence[str], scored: Scored, table: str, title: str
+) -> dict[str, str]:
+    """The model card's sections by title."""
+    from modebridge import __version__
+
+    recipe, facts, cost, unit = setting.recipe, setting.facts, scored.cost, setting.base_cost
+    networks = [f"- `{name}`: a network" for name in names[: len(ensemble.bases)]]
+    others = zip(names[len(networks) :], ensemble.bridges, strict=True)
+    members = "\n".join([*networks, *(f"- `{name}`: a bridge ({bridge.extra_repr()})" for name, bridge in others)])
+    counts = ", ".join(f"{count:,} {split}" for split, count in facts.counts.items())
+    shape = "several inputs" if facts.image is None else f"inputs of {' x '.join(map(str, facts.image))}"
+    noise = recipe.data.noise
+    noisy = f" Fixed pixel noise of {noise:g} standard deviations of the images." if noise else ""
+    return {
+        "What is in it": (
+            f"{members}\n\nThe prediction is the mean of their probabilities, calibrated by the temperature "
+            f"{float(ensemble.temperature):.4f}, which was fitted on the validation split."
+        ),
+        "Scores": table,
+        "Data": (
+            f"{title}: {facts.classes} classes, {shape}; {counts}. The network takes floats in [0, 1].{noisy}\n\nThe "
+            "scores hold for images of this kind only."
+        ),
+        "Cost": (
+            f"{cost.relative_flops * unit.flops / 1e6:,.2f} million multiply-adds per image and "
+            f"{cost.relative_params * unit.params / 1e6:,.3f} million parameters: x{cost.relative_flops:.3f} and "
+            f"x{cost.relative_params:.3f} of one network. Counted: convolutions and matrix products."
+        ),
+        "Training": (
+            f"{recipe.about.rstrip('.')}.\n\nRecipe `{recipe.name}`, seed {setting.seed}, {recipe.modes} modes. "
+            f"Epochs: {recipe.mode.epochs} per mode, {recipe.curve.epochs} per curve, {recipe.bridge.epochs} per "
+            f"bridge. Written by modebridge {__version__}."
+        ),
+    }

@@ -128,11 +128,7 @@ class Graph:
                     "folder": wave[0].folder,
                     "there": [node.label for node in wave if node not in missing],
                     "missing": [[node.label for node in job.nodes] for job in self.jobs(missing)],
-                    "epochs": wave[0].epochs(self._setting.recipe),
+                    "epochs": wave[0].training(self._setting.recipe).epochs,
                 }
             )
         return steps
-
-    def missing(self, store: Store) -> list[Job]:
-        """Jobs for everything that is not in the store, in the order in which it will be made."""
-        return [job for wave in self.waves() for job in self.jobs([n for n in wave if not self.exists(n, store)])]

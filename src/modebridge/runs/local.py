@@ -98,7 +98,8 @@ def make_job(
     epochs of training in their metadata.
     """
     start = time.perf_counter()
-    saved = None if work is None or not job.nodes[0].epochs(setting.recipe) else work / job.saved_as(setting.engine.way)
+    training = job.nodes[0].training(setting.recipe)
+    saved = work / job.saved_as(setting.engine.way) if work is not None and training.epochs else None
     log = _EpochLog(saved)
 
     def note(epoch: Epoch) -> None:
@@ -107,7 +108,7 @@ def make_job(
         report(job, epoch)
 
     config = replace(
-        job.nodes[0].training(setting.recipe),
+        training,
         device=setting.engine.device,
         checkpoints=None if saved is None else Checkpoints(saved, every),
         callbacks=(note,),

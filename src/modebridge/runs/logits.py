@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -75,27 +75,25 @@ class Logits(MemberLogits):
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
-        loaded = load([node.member for node in group], setting, parents)
+        loaded = {one: one.load(setting, parents) for one in with_reads([node.member for node in group])}
         splits = {"valid": setting.data.valid(), "test": setting.data.test()}
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
         tables = predict(setting, loaded, batches, sum(map(len, splits.values())), config.callbacks)
+        ancestors = {node.member: node.member.made_from(setting.recipe) for node in group}
+        wanted = {one for some in ancestors.values() for one in some} - loaded.keys()
+        loaded |= {one: one.load(setting, parents) for one in wanted}
         ids = {member: identity(member, one) for member, one in loaded.items()}
-        results: dict[str, ArtefactData] = {}
-        for node in group:
-            member = node.member
-            ancestors = member.made_from(setting.recipe)
-            for ancestor in ancestors:
-                if ancestor not in ids:
-                    ids[ancestor] = identity(ancestor, ancestor.load(setting, parents))
+        results: Made = {}
+        for member, made_from in ancestors.items():
             cost = member.cost(setting)
-            metadata: dict[str, Any] = {
+            metadata = {
                 "flops": cost.flops,
                 "params": cost.params,
                 "reads": [read.name for read in member.reads],
                 "id": ids[member],
                 "scored_on": setting.data.scored_on,
                 # The ids of its ancestors, so that a reader can tell if a mode was replaced.
-                "parents": {ancestor.name: ids[ancestor] for ancestor in ancestors},
+                "parents": {ancestor.name: ids[ancestor] for ancestor in made_from},
             }
             results[member.name] = ArtefactData(tables[member.name], metadata)
         return results
@@ -123,27 +121,30 @@ class Labels(Node):
 
 
 @dataclass(frozen=True)
-class CurveProfile(Node):
-    """Validation scores of networks along a curve."""
+class CurveFigure(Node):
+    """The data of a figure about the curve between two modes."""
 
     i: int
     j: int
-    folder = "profiles"
     stage = "figures"
 
     @property
     def name(self) -> str:
         return f"{self.i}-{self.j}"
 
+
+@dataclass(frozen=True)
+class CurveProfile(CurveFigure):
+    """Validation scores of networks along a curve."""
+
+    folder = "profiles"
+
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
         return PointMember(self.i, self.j).nodes(recipe)
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
-        return {
-            "positions": POSITIONS,
-            "scored_on": setting.data.scored_on,
-            "learned_from": setting.data.learned_from,
-        }
+        data = setting.data
+        return {"positions": POSITIONS, "scored_on": data.scored_on, "learned_from": data.learned_from}
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
@@ -155,18 +156,11 @@ class CurveProfile(Node):
 
 
 @dataclass(frozen=True)
-class SampleImages(Node):
+class SampleImages(CurveFigure):
     """The test images on which the ends of a curve disagree most; empty if inputs are not images."""
 
-    i: int
-    j: int
     folder = "samples"
-    stage = "figures"
     one_core = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.i}-{self.j}"
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
         return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
@@ -184,10 +178,9 @@ class SampleImages(Node):
         return {node.name: ArtefactData({"images": torch.stack(images), "numbers": numbers} if images else {})}
 
 
-def load(members: Iterable[Member], setting: Setting, tensors: Parents) -> dict[Member, Loaded]:
-    """Some members and those that they read, ready to predict."""
-    wanted = dict.fromkeys(one for member in members for one in (member, *member.reads))
-    return {member: member.load(setting, tensors) for member in wanted}
+def with_reads(members: Sequence[Member]) -> list[Member]:
+    """Some members, then those that they read."""
+    return list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
 
 
 @torch.no_grad()
@@ -218,21 +211,16 @@ def predict(
 
     images = 0
     start = time.perf_counter()
-    parts: dict[str, dict[str, list[list[Tensor]]]] = {member.name: {} for member in placed}
+    parts: dict[str, dict[str, list[Tensor]]] = {member.name: {} for member in placed}
     for done, (table, inputs) in enumerate(batches, start=1):
         outputs = bases(inputs)
         for member in placed:
             logits = [trees.wide(head).cpu() for head in heads(member, inputs, outputs)]
-            parts[member.name].setdefault(table, []).append(logits)
+            joined = logits[0] if len(logits) == 1 else torch.stack(logits)
+            parts[member.name].setdefault(table, []).append(joined)
         images += size_of(inputs)
         for callback in callbacks:
             callback(Epoch(done, total, 0.0, {}, images=images, seconds=time.perf_counter() - start))
     for one in placed.values():
         one.to("cpu")
-    return {name: {table: _joined(pieces) for table, pieces in tables.items()} for name, tables in parts.items()}
-
-
-def _joined(pieces: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The heads' logits of all batches."""
-    heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
-    return heads[0] if len(heads) == 1 else torch.stack(heads)
+    return {name: {table: torch.cat(pieces, -2) for table, pieces in tables.items()} for name, tables in parts.items()}

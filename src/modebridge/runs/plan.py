@@ -11,7 +11,7 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints
-from modebridge.members import BASES, ModeMember, Node, Setting, key_of, nodes_behind, parse_member
+from modebridge.members import BASES, ModeMember, Setting, epochs_of, key_of, nodes_behind, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
@@ -91,9 +91,8 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
         )
     if folder.writes and written != (recipe, seed):
         folder.write(RECIPE, to_toml(recipe, seed))
-    if not changes:
-        return []
-    return [f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."]
+    said = f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."
+    return [said] if changes else []
 
 
 def find_modes(net: nn.Module, place: Path) -> list[Mode]:
@@ -180,14 +179,7 @@ def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float
         raise ModebridgeError(
             f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
         )
-    existing = {BASES[recipe.base](k) for k in range(have)}
-    needed = {
-        name: [one for one in nodes_behind([parse_member(name)], recipe) if one not in existing] for name in names
-    }
-    parts: dict[str, Node] = {one.place: one for artefacts in needed.values() for one in artefacts}
-    unit = 3 * setting.base_cost.flops
-    epochs = {
-        place: type(one).work([one], setting) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
-        for place, one in parts.items()
-    }
-    return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
+    trained = {BASES[recipe.base](k) for k in range(have)}
+    nodes = {name: set(nodes_behind([parse_member(name)], recipe)) - trained for name in names}
+    epochs = {node.place: epochs_of([node], setting) for some in nodes.values() for node in some}
+    return Effort({name: frozenset(node.place for node in some) for name, some in nodes.items()}, epochs, most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,17 @@ from typing import Any
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import KINDS, Member, ModeMember, Node, PointMember, members_of, parse_member, row_plans
+from modebridge.members import (
+    KINDS,
+    BridgeMember,
+    Member,
+    ModeMember,
+    PointMember,
+    members_of,
+    nodes_behind,
+    parse_member,
+    row_plans,
+)
 from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.plan import facts_for, find_recipe_of, recipe_in
@@ -42,9 +52,8 @@ def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
             continue
         start, end = point.made_from(recipe)
         accuracies = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
-        check = check_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels))
-        if not check.low_loss:
-            warnings.append(f"Curve {i}-{j}: {check.sentence}")
+        if warning := check_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels)):
+            warnings.append(f"Curve {i}-{j}: {warning}")
     return warnings
 
 
@@ -70,7 +79,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
     for member, (_, meta) in list(found.items()):
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
         unread = any(read not in ids for read in meta["reads"])
-        if replaced or unread or (recipe is not None and not _belongs(member, meta["parents"], recipe[0])):
+        if replaced or unread or (recipe is not None and not _belongs(member, set(meta["parents"]), recipe[0])):
             del found[member]
     if ModeMember(0) not in found:
         raise _unfinished(folder, ModeMember(0).name)
@@ -92,37 +101,26 @@ def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> 
     )
 
 
-def _belongs(member: Member, parents: Collection[str], recipe: Recipe) -> bool:
+def _belongs(member: Member, parents: set[str], recipe: Recipe) -> bool:
     """Whether a recipe can have a member made from exactly these members: heads depend on the number of modes."""
-    if not member.belongs(recipe):
-        return False
-    return not parents or set(parents) == {parent.name for parent in member.made_from(recipe)}
+    return member.belongs(recipe) and (not parents or parents == {one.name for one in member.made_from(recipe)})
 
 
 def missing_members(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[str]:
     """A sentence about the members of a recipe without predictions in a folder, apart from damaged ones."""
     names = [member.name for member in members_of(recipe)]
     names = [name for name in names if name not in answers.test and f"logits/{name}" not in folder.damage]
-    if not names:
-        return []
-    return [
-        f"Left out because they have no predictions for this run: {', '.join(names)}; to create them: "
-        f"modebridge run --out {folder.path}"
-    ]
+    said = "Left out because they have no predictions for this run"
+    return [f"{said}: {', '.join(names)}; to create them: modebridge run --out {folder.path}"] if names else []
 
 
 def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:
-    reason = folder.damage.get(f"logits/{name}")
-    file = folder.path / RECIPE
-    run = f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
+    path, reason = folder.path, folder.damage.get(f"logits/{name}")
+    recipe = f" {path / RECIPE}" if (path / RECIPE).is_file() else ""
+    expected = f"'{path}' to hold a finished run, but it has no predictions of its members; run it first"
     if reason:
-        return ModebridgeError(
-            f"Expected '{folder.path / 'logits' / name}' to be intact, but it is damaged ({reason}); recreate it: {run}"
-        )
-    return ModebridgeError(
-        f"Expected '{folder.path}' to hold a finished run, but it has no predictions of its members; run it first: "
-        f"{run}"
-    )
+        expected = f"'{path / 'logits' / name}' to be intact, but it is damaged ({reason}); recreate it"
+    return ModebridgeError(f"Expected {expected}: modebridge run{recipe} --out {path}")
 
 
 def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[Row] | None = None) -> PageData:
@@ -134,20 +132,21 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
     except ModebridgeError as error:
         raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
     results = folder.record(RESULTS)
-    imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
-    targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
+    existing = [member for member in members_of(recipe) if member.name in answers.test]
+    imitators = {member.name: member.imitates.name for member in existing if member.imitates is not None}
+    trained = _trained(folder, recipe)
     return PageData(
         title=f"{recipe.name}, seed {seed}",
         rows=rows,
         answers=answers,
         classes=facts_for(recipe, folder).class_names,
-        profiles=_read_profiles(folder, recipe),
+        profiles=_profiles(folder, recipe),
         samples=_samples(folder, recipe, answers),
-        imitators=[member.name for member in imitators],
-        targets=[name for name in targets if name in answers.test],
-        metrics=_metrics(folder, recipe),
+        imitators=list(imitators),
+        targets=[name for name in dict.fromkeys(imitators.values()) if name in answers.test],
+        metrics={kind: series for kind, some in trained.items() if (series := _epochs(some))},
         studies=_studies(folder),
-        provenance=_provenance(folder, recipe, seed, results),
+        provenance=_provenance(recipe, seed, results, trained),
         recipe=(folder.path / RECIPE).read_text(encoding="utf-8"),
         # Last, after everything has been read.
         warnings=[*curve_warnings(recipe, answers), *missing_members(folder, recipe, answers), *folder.left_out()],
@@ -163,20 +162,16 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
 
 def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples | None:
     """The stored test images with the first bridge that reads one network, and the network that it imitates."""
-    member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
-    target = member.imitates if member is not None else None
-    ends = target.made_from(recipe) if target is not None else ()
-    if member is None or target is None or len(ends) != 2:
-        return None
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
-    start, end, imitated, bridge = (one.name for one in (*ends, target, member))
-    if not tensors or not {start, end, imitated, bridge} <= set(answers.test):
+    first = BridgeMember("I", i, j, recipe.sizes[0])
+    start, end, target, bridge = (one.name for one in (*first.made_from(recipe), first.imitates, first))
+    if not tensors or not {start, end, target, bridge} <= set(answers.test):
         return None
-    return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
+    return Samples(tensors["images"], tensors["numbers"], (start, end), target, bridge)
 
 
-def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
+def _profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
     profiles = {}
     for i, j in recipe.curves():
         points = folder.read(f"profiles/{i}-{j}")[0].get("points")
@@ -185,15 +180,15 @@ def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoi
     return profiles
 
 
-def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
-    """The epochs of every trained artefact, by folder and name, in the order of training."""
-    series: dict[str, dict[str, Sequence[Epoch]]] = {}
-    for kind in _trained(recipe):
-        for place in folder.places(kind):
-            epochs = [Epoch(**epoch) for epoch in folder.meta(place).get("epochs", ())]
-            if epochs:
-                series.setdefault(kind, {})[place.partition("/")[2]] = epochs
-    return series
+def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The metadata of every trained artefact by folder and name, in the order of training."""
+    kinds = dict.fromkeys(node.folder for node in nodes_behind(members_of(recipe), recipe) if node.trained)
+    metas = {kind: {place.partition("/")[2]: folder.meta(place) for place in folder.places(kind)} for kind in kinds}
+    return {kind: {name: meta for name, meta in some.items() if meta} for kind, some in metas.items()}
+
+
+def _epochs(metas: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Epoch]]:
+    return {name: [Epoch(**one) for one in meta["epochs"]] for name, meta in metas.items() if meta.get("epochs")}
 
 
 def _studies(folder: RunFolder) -> list[StudyPart]:
@@ -205,35 +200,15 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
     ]
 
 
-def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
+def _provenance(
+    recipe: Recipe, seed: int, results: Mapping[str, Any], trained: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> dict[str, str]:
     facts = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
-    for key in ("made", "machine", "modebridge", "torch", "python"):
-        if key in results:
-            facts[key] = str(results[key])
+    facts |= {key: str(results[key]) for key in ("made", "machine", "modebridge", "torch", "python") if key in results}
     if results.get("seconds"):
         facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in results["seconds"].items())
-    for kind in _trained(recipe):
-        hashes = []
-        for place in folder.places(kind):
-            meta = folder.meta(place)
-            summary = f" ({meta['summary']})" if "summary" in meta else ""
-            hashes += [f"{place.partition('/')[2]} {str(meta['bits'])[:12]}{summary}"] if meta else []
-        if hashes:
-            facts[kind] = ", ".join(hashes)
+    for kind, some in trained.items():
+        summaries = {name: f" ({meta['summary']})" if "summary" in meta else "" for name, meta in some.items()}
+        if some:
+            facts[kind] = ", ".join(f"{name} {meta['bits'][:12]}{summaries[name]}" for name, meta in some.items())
     return facts
-
-
-def _trained(recipe: Recipe) -> list[str]:
-    """The folders of what a recipe trains, parents first."""
-    folders: dict[str, None] = {}
-
-    def add(node: Node) -> None:
-        for parent in node.parents(recipe):
-            add(parent)
-        if node.trained:
-            folders[node.folder] = None
-
-    for member in members_of(recipe):
-        for node in member.nodes(recipe):
-            add(node)
-    return list(folders)

@@ -30,12 +30,12 @@ from modebridge.recipes import Recipe
 from modebridge.report import as_dicts, markdown_table, summary
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
-from modebridge.runs.logits import Labels, Logits, everything_in
+from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
 from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
 from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder, Store
 from modebridge.scoring import LogitTable, Row
-from modebridge.training import Epoch, TensorBoard
+from modebridge.training import Epoch
 from modebridge.types import Progress
 
 
@@ -51,7 +51,6 @@ class Run:
         device: where to train: "auto" (the recipe's choice), "cpu" or "cuda".
         progress: called with the progress of each stage.
         given: modes trained elsewhere, by number.
-        boards: whether to also write TensorBoard logs to RUN/tensorboard.
         executor: makes artefacts; None does so in this process.
     """
 
@@ -65,7 +64,6 @@ class Run:
         device: str = "auto",
         progress: Progress | None = None,
         given: Mapping[int, Mode] | None = None,
-        boards: bool = False,
         executor: Executor | None = None,
     ) -> None:
         if given and recipe.base == "swa":
@@ -73,9 +71,7 @@ class Run:
                 "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
                 "trained from the start, so omit either the modes or the base."
             )
-        self.recipe = recipe
-        self.seed = seed
-        self.folder = folder
+        self.recipe, self.seed, self.folder = recipe, seed, folder
         self.setting = Setting(recipe, seed, None if data is None else str(data), device)
         self.setting.check()
         self.store: Store = Memory() if folder is None else folder
@@ -85,8 +81,6 @@ class Run:
         """The duration of each stage."""
         self._executor = executor or Local()
         self._progress = progress
-        self._board_folder = folder.path / "tensorboard" if boards and folder is not None and folder.writes else None
-        self._boards: dict[str, TensorBoard] = {}
         # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
@@ -154,9 +148,8 @@ class Run:
 
     def answers(self, members: Sequence[Member]) -> LogitTable:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
-        wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
-        tables = self.tensors([*map(Logits, wanted), Labels()])
-        places = {member: Logits(member).place for member in wanted}
+        places = {member: Logits(member).place for member in with_reads(members)}
+        tables = self.tensors([*map(Logits, places), Labels()])
         found = {member: (tables[place], self.store.meta(place)) for member, place in places.items()}
         return table_of(found, tables[Labels().place])
 
@@ -191,16 +184,8 @@ class Run:
     def _execute(self, jobs: Sequence[Job], graph: Graph) -> None:
         self._check_writable(jobs[0].nodes[0])
         count = _Count(self._progress, jobs, self.recipe)
-
-        def report(job: Job, epoch: Epoch) -> None:
-            count(job, epoch.number, epoch.total, epoch.rate)
-            if self._board_folder is not None:
-                if job.title not in self._boards:
-                    self._boards[job.title] = TensorBoard(self._board_folder / job.title.replace(" ", "/"))
-                self._boards[job.title](epoch)
-
         parents = {place: self._read(place) for job in jobs for place in job.parents}
-        for job, made in self._executor.execute(jobs, self.setting, parents, self.store.work, report):
+        for job, made in self._executor.execute(jobs, self.setting, parents, self.store.work, count):
             for node in job.nodes:
                 self._keep(node, made[node.name], graph)
             count(job)
@@ -244,21 +229,18 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
 
     If nothing has changed, results.json keeps its time and machine.
     """
-    recipe, before = folder.path / RECIPE, folder.record(RESULTS)
+    settings, before = folder.path / RECIPE, folder.record(RESULTS)
     record: dict[str, Any] = {
         "recipe": run.recipe.name,
         "seed": run.seed,
         "rows": as_dicts(run.rows),
         "warnings": run.warnings,
         "summary": summary(run.rows, run.table.guess_nll),
-        "settings": recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        "settings": settings.read_text(encoding="utf-8") if settings.is_file() else "",
     }
-    changed = bool(run.trained) or any(
-        before.get(key) != value for key, value in json.loads(json.dumps(record)).items()
-    )
-    record["trained"] = run.trained
-    record["seconds"] = run.seconds if run.trained else before.get("seconds", {})
-    record |= machine()
+    changed = bool(run.trained) or before != {**before, **json.loads(json.dumps(record))}
+    seconds = run.seconds if run.trained else before.get("seconds", {})
+    record |= {"trained": run.trained, "seconds": seconds, **machine()}
     if folder.writes:
         folder.write("results.md", "\n\n".join([markdown_table(run.rows), *run.warnings, record["summary"]]) + "\n")
         if changed:
@@ -268,20 +250,24 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
     return record
 
 
+WHOLE = Epoch(1, 1, 0.0, {})
+"""All of a job."""
+
+
 class _Count:
     """The progress of the jobs of a wave, in epochs over all networks trained in them, or in jobs; on any thread."""
 
     def __init__(self, progress: Progress | None, jobs: Sequence[Job], recipe: Recipe) -> None:
         self._progress, self._stage = progress, jobs[0].kind.stage
-        self._totals = {job.title: len(job.nodes) * job.nodes[0].epochs(recipe) or 1 for job in jobs}
+        self._totals = {job.title: len(job.nodes) * job.nodes[0].training(recipe).epochs or 1 for job in jobs}
         self._done = dict.fromkeys(self._totals, 0)
         self._lock = threading.Lock()
 
-    def __call__(self, job: Job, number: int = 1, total: int = 1, rate: float = 0.0) -> None:
-        """Count an epoch or a batch of a job by its number, or the whole job."""
+    def __call__(self, job: Job, epoch: Epoch = WHOLE) -> None:
+        """Count an epoch or a batch of a job, or the whole job."""
         with self._lock:
-            if total > 1 and self._totals[job.title] == 1:
-                self._totals[job.title] = total
-            self._done[job.title] = self._totals[job.title] * number // total
+            if epoch.total > 1 and self._totals[job.title] == 1:
+                self._totals[job.title] = epoch.total
+            self._done[job.title] = self._totals[job.title] * epoch.number // epoch.total
             if self._progress is not None:
-                self._progress(self._stage, sum(self._done.values()), sum(self._totals.values()), rate)
+                self._progress(self._stage, sum(self._done.values()), sum(self._totals.values()), epoch.rate)

@@ -7,8 +7,17 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart, StudyTable
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.comparison import comparison_study
-from modebridge.studies.curve_positions import correspondence_study, r_ablation, r_position
-from modebridge.studies.paper_tables import bridge_size, mode_choice, swa, type1, type2, type_mix
+from modebridge.studies.paper_tables import (
+    bridge_size,
+    correspondence_study,
+    mode_choice,
+    r_ablation,
+    r_position,
+    swa,
+    type1,
+    type2,
+    type_mix,
+)
 from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]

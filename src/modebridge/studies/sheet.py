@@ -71,11 +71,6 @@ def modes(numbers: Sequence[int], base: str = "mode") -> list[str]:
     return [f"{base}-{number}" for number in numbers]
 
 
-def midpoint(i: int, j: int) -> str:
-    """The name of the network half-way between two modes."""
-    return f"curve-{min(i, j)}-{max(i, j)}"
-
-
 def score_cells(scored: Scored) -> dict[str, float]:
     """Cost and scores by the names of `COLUMNS`."""
     return {

@@ -18,7 +18,7 @@ from modebridge.recipes.data import BATCH
 from modebridge.recipes.shifted import CORRUPTED, SEVERITIES, STRENGTHS, label_of, tables_of
 from modebridge.report import Cell, Column, StudyTable, lines_figure
 from modebridge.runs import Run
-from modebridge.runs.logits import MemberLogits, load, predict
+from modebridge.runs.logits import MemberLogits, predict, with_reads
 from modebridge.scoring import LogitTable, auroc
 from modebridge.studies.sheet import score_cells
 from modebridge.training import TrainConfig
@@ -48,7 +48,7 @@ class ShiftedLogits(MemberLogits):
 
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
-        loaded = load([node.member for node in group], setting, parents)
+        loaded = {one: one.load(setting, parents) for one in with_reads([node.member for node in group])}
         data, device = setting.shifted, setting.engine.device
         sets = list(dict.fromkeys(node.images for node in group))
         total = sum(math.ceil(len(data.images(name)) / BATCH) * len(tables_of(name)) for name in sets)
@@ -69,7 +69,7 @@ def shifted_tables(run: Run, members: Sequence[Member], others: Sequence[str] = 
     "noise-1", and those of other sets by their labels, see `tables_of`.
     """
     whole = run.answers(members)
-    wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
+    wanted = with_reads(members)
     kept = run.tensors([ShiftedLogits(member, images) for images in (CORRUPTED, *others) for member in wanted])
     numbers = run.setting.shifted.numbers
     labels = whole.test_labels[numbers]
