@@ -60,8 +60,8 @@ class HuggingFaceStyle(nn.Module):
         return SimpleNamespace(loss=None, logits=self.classifier(pooled))
 
 
-def _timm(name: str, **options: object) -> Callable[[], nn.Module]:
-    return lambda: timm.create_model(name, num_classes=3, **options)
+def _timm(name: str, classes: int = 3, **options: object) -> Callable[[], nn.Module]:
+    return lambda: timm.create_model(name, num_classes=classes, **options)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -116,3 +116,114 @@ def made(name: str, seed: int = 0) -> nn.Module:
         if bool((parameter == parameter.flatten()[0]).all()):
             nn.init.normal_(parameter, float(parameter.detach().flatten()[0]), 0.1)
     return net
+
+
+REAL: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
+    "torchvision resnet18": ((3, 64, 64), lambda: torchvision.models.resnet18(num_classes=10)),
+    "torchvision mobilenet": ((3, 64, 64), lambda: torchvision.models.mobilenet_v3_small(num_classes=10)),
+    "timm resnet18": ((3, 64, 64), _timm("resnet18", 10)),
+    "timm convnext": ((3, 64, 96), _timm("convnext_atto", 10)),
+    "timm vit": ((3, 32, 32), _timm("vit_tiny_patch16_224", 10, img_size=32, patch_size=8)),
+    "timm swin": ((3, 64, 64), _timm("swin_tiny_patch4_window7_224", 10, img_size=64, window_size=4, embed_dim=48)),
+    "timm efficientnet": ((3, 64, 64), _timm("efficientnet_b0", 10)),
+}
+"""In full depth, with ten classes, and (C, H, W) of their images; ConvNeXt's are not square."""
+
+IMAGES = {name: image for name, (image, _) in REAL.items()}
+
+
+def real_net(name: str, seed: int = 0) -> nn.Module:
+    """A freshly drawn network of ten classes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return REAL[name][1]()
+
+
+class Texts(nn.Module):
+    """As Hugging Face's: inputs by name, layers that return tuples, an object that holds the logits."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+        def forward(self, x, mask):
+            return self.mix(x, src_key_padding_mask=mask == 0), None
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.length = nn.Identity()
+        self.layers = nn.ModuleList(Texts.Encoder() for _ in range(5))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids, mask):
+        x = self.embed(ids)
+        self.length(mask.float().sum(dim=1))
+        for layer in self.layers:
+            x = layer(x, mask)[0]
+        return SimpleNamespace(hidden=x, logits=self.head(x[:, 0]))
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut, whose sum no module makes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(inputs, outputs, 3, stride, 1)
+        self.norm = nn.BatchNorm1d(outputs)
+        self.conv2 = nn.Conv1d(outputs, outputs, 3, 1, 1)
+        self.down = nn.Conv1d(inputs, outputs, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.conv2(self.norm(self.conv1(x)).relu()) + self.down(x)).relu()
+
+
+class Sound(nn.Module):
+    """A small residual network; it takes any length."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.stem = nn.Conv1d(1, 4, 5, 2, 2)
+            self.layers = nn.Sequential(_Block(4, 6, 2), _Block(6, 6, 1), _Block(6, 6, 1))
+            self.act = nn.ReLU()
+            self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.layers(self.stem(x))).mean(-1))
+
+
+class _Turned(nn.Module):
+    """(B, C, L) to (B, L, C) and back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+class Hybrid(nn.Module):
+    """Convolutions, then attention, then a convolution, as speech models have them; here as long as it is wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 8, 3, 2, 1)
+        self.turn = _Turned()
+        self.drop = nn.Dropout(0.1)
+        self.mix = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.back = _Turned()
+        self.last = nn.Conv1d(8, 8, 3, 1, 1)
+        self.act = nn.SiLU()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mix(self.drop(self.turn(self.conv(x))))
+        return self.head(self.act(self.last(self.back(x))).mean(-1))
+
+
+def sounds(n: int = 12, length: int = 24, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Waves of three frequencies."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    time = torch.arange(length) * (labels[:, None] + 1.0) / 3
+    return (time.sin() + 0.1 * torch.randn(n, length, generator=generator))[:, None], labels

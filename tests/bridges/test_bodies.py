@@ -28,9 +28,8 @@ from modebridge.modes import Mode
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, find_taps, resnet
 from modebridge.scoring import cost, evaluate, module_cost
 from modebridge.training import fit_bridge
-from tests.real_nets import IMAGES, Texts, real_net
+from tests.networks import IMAGES, Sound, Texts, real_net, sounds
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
-from tests.sequences import Sound, sounds
 
 SHAPES = [
     ((64, 8, 8), "map", "I"),

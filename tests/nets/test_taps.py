@@ -15,9 +15,8 @@ import modebridge
 from modebridge.bridges import build_bridge
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, Tapped, find_taps, last_blocks_tap, resnet
-from tests.real_nets import IMAGES, Texts, real_net
+from tests.networks import IMAGES, Hybrid, Sound, Texts, real_net, sounds
 from tests.scenarios import TINY, Vectors, tiny_net
-from tests.sequences import Hybrid, Sound, sounds
 
 
 class Hand(nn.Module):
