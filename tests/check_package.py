@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import venv
 import zipfile
 from pathlib import Path
@@ -29,7 +28,6 @@ SECONDS = 600
 
 
 def main() -> None:
-    begun = time.monotonic()
     os.environ["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")  # holds for the environments that `build` makes, too
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     for name in ("PYTHONPATH", "PYTHONHOME"):
@@ -42,18 +40,18 @@ def main() -> None:
         place = Path(folder) / "elsewhere"
         place.mkdir()
         use(python, place, version)
-    say(f"The package is sound: {wheel.name}, {sdist.name} in dist/; {time.monotonic() - begun:.0f} s in all.")
+    sys.stdout.write(f"The package is sound: {wheel.name}, {sdist.name} in dist/.\n")
 
 
 def build(direct: Path) -> tuple[Path, Path]:
     """The sdist, the wheel built from it, and the same wheel straight from the tree."""
     shutil.rmtree(DIST, ignore_errors=True)
-    do("Build the sdist, and the wheel from it", sys.executable, "-m", "build", "--outdir", DIST, ROOT)
-    do("Build the wheel from the tree", sys.executable, "-m", "build", "--wheel", "--outdir", direct, ROOT)
+    run(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", direct, ROOT)
     (wheel,), (sdist,), (other,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz"), direct.glob("*.whl")
     expect(wheel.read_bytes() == other.read_bytes(), "the sdist to build the same wheel as the tree")
-    do("twine check", sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
-    do("check-wheel-contents", sys.executable, "-m", "check_wheel_contents", wheel)
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
+    run(sys.executable, "-m", "check_wheel_contents", wheel)
     return wheel, sdist
 
 
@@ -73,7 +71,6 @@ def check_contents(wheel: Path, sdist: Path, version: str) -> None:
         tops = {name.split("/")[1] for name in files.getnames() if "/" in name}
     strange = tops & {"results", "benchmarks", "tests", "docs", "runs", ".venv", ".venv-package"}
     expect(not strange, f"the sdist without bulk, but it has {sorted(strange)}")
-    say(f"Contents: wheel {wheel.stat().st_size:,} bytes, {len(names)} files; sdist {sdist.stat().st_size:,} bytes.")
 
 
 def install(wheel: Path, environment: Path) -> Path:
@@ -81,8 +78,8 @@ def install(wheel: Path, environment: Path) -> Path:
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # few of torch's files are used here
-    do("Install the wheel into a bare environment", *pip, wheel)
-    do("pip check", python, "-m", "pip", "check")
+    run(*pip, wheel)
+    run(python, "-m", "pip", "check")
     return python
 
 
@@ -94,12 +91,8 @@ def use(python: Path, place: Path, version: str) -> None:
     for command in ((program,), (python, "-m", "modebridge")):
         answer = run(*command, "--version", place=place)
         expect((answer.stdout, answer.stderr) == (f"{version}\n", ""), f"--version to print {version} and nothing else")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have it seldom; with it everything is compiled each time
-    times = sorted(_seconds(program, "--help", place=place) for _ in range(5))
-    say(f"modebridge --help: {times[2]:.2f} s (the median of five; the fastest {times[0]:.2f} s)")
-
     settings = [word for one in DEMO for word in ("--set", one)]
-    do("The demo with few epochs", program, "run", *settings, place=place)
+    run(program, "run", *settings, place=place)
     for name in ("report.html", "results.json", "results.md", "recipe.toml"):
         expect((place / "runs" / "digits" / name).is_file(), f"the demo to write {name}")
 
@@ -108,38 +101,23 @@ def use(python: Path, place: Path, version: str) -> None:
         answer = run(program, *words, place=place, code=2)
         expect("modebridge[onnx]" in answer.stderr, f"`modebridge {words[0]}` to name its extra: {answer.stderr}")
         expect("Traceback" not in answer.stderr, "no trace")
-    do("Export without extras", program, "export", "runs/digits", "fast.pt2", place=place)
+    run(program, "export", "runs/digits", "fast.pt2", place=place)
     answer = run(program, "predict", "fast.pt2", "--examples", "--json", place=place)
     expect(len(answer.stdout.splitlines()) == 3, f"three predictions: {answer.stdout}{answer.stderr}")
 
 
-def do(title: str, *command: str | Path, place: Path = ROOT) -> None:
-    begun = time.monotonic()
-    run(*command, place=place)
-    say(f"{title}: {time.monotonic() - begun:.0f} s")
-
-
-def run(*command: str | Path, place: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, place: Path = ROOT, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The output of a command that has to exit with this code."""
     words = [str(word) for word in command]
+    sys.stderr.write(f"$ {' '.join(words)}\n")
     answer = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False, timeout=SECONDS)
     expect(answer.returncode == code, f"`{' '.join(words)}` to exit with {code}:\n{answer.stdout}{answer.stderr}")
     return answer
 
 
-def _seconds(*command: str | Path, place: Path) -> float:
-    begun = time.monotonic()
-    run(*command, place=place)
-    return time.monotonic() - begun
-
-
 def expect(held: bool, what: str) -> None:
     if not held:
         sys.exit(f"Expected {what}")
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
