@@ -75,13 +75,6 @@ def test_advice_names_the_export_command_only_where_the_weights_are(tmp_path: Pa
     assert data("advise", tmp_path)["export"] is None
 
 
-@pytest.mark.slow
-def test_costs_as_data() -> None:
-    rows = {row["name"]: row for row in data("cost", "tin200", "--paper")}
-    assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
-    assert rows["DE-1 + 2 bridges I"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
-
-
 def test_costs_of_networks_of_another_kind() -> None:
     settings = ("--set", "methods=packed,distilled", "--set", "norm=frn")
     rows = {row["name"]: row for row in data("cost", "digits", *settings, "--paper")}
