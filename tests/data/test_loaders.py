@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from modebridge.data.images import centre_crop, open_image
 from modebridge.data.loaders import crop_and_flip, random_crop
 from modebridge.errors import ModebridgeError
 from tests.data.pictures import folder_of_classes, picture
-from tests.scenarios import blobs
 
 
 def test_loader_covers_the_set_once_and_repeats_by_seed_and_epoch():
@@ -30,20 +30,19 @@ def test_loader_covers_the_set_once_and_repeats_by_seed_and_epoch():
     other = Loader(data, 4, shuffle=True, seed=2)
     assert torch.cat([x for x, _ in other]).flatten().tolist() != first
     assert len(loader) == 3
+    with pytest.raises(ModebridgeError, match="batch_size to be at least 1"):
+        Loader(data, 0)
 
 
 def test_crops_are_crops_and_flips_are_flips():
     images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4).float() + 1
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
-    for down in range(3):
-        for across in range(3):
-            for mirrored in (False, True):
-                out = crop_and_flip(
-                    images, torch.tensor([1, down]), torch.tensor([1, across]), torch.tensor([False, mirrored]), pad=1
-                )
-                expected = padded[1, :, down : down + 4, across : across + 4].flip([-1] if mirrored else [])
-                assert torch.equal(out[1], expected)
-                assert torch.equal(out[0], images[0])
+    for down, across, mirrored in itertools.product(range(3), range(3), (False, True)):
+        places = torch.tensor([1, down]), torch.tensor([1, across]), torch.tensor([False, mirrored])
+        out = crop_and_flip(images, *places, pad=1)
+        expected = padded[1, :, down : down + 4, across : across + 4].flip([-1] if mirrored else [])
+        assert torch.equal(out[1], expected)
+        assert torch.equal(out[0], images[0])
 
 
 def test_augmentation_reaches_every_place_and_repeats_by_seed():
@@ -89,9 +88,3 @@ def test_crops_keep_what_they_promise(tmp_path: Path) -> None:
     image = open_image(str(tmp_path / "any.png"))
     by_hand = image.resize((30, 20), Image.Resampling.BILINEAR).crop((7, 2, 23, 18))
     assert np.array_equal(np.asarray(centre_crop(image, 16, 20)), np.asarray(by_hand))
-
-
-def test_no_batches_of_nothing(tmp_path: Path) -> None:
-    for data in (blobs(), find_images(folder_of_classes(tmp_path))):
-        with pytest.raises(ModebridgeError, match="batch_size to be at least 1"):
-            Loader(data, 0)

@@ -75,18 +75,13 @@ def built(network: Network, seed: int) -> nn.Module:
 
 
 def test_the_papers_networks_keep_their_bits_and_keys() -> None:
-    recipe = find_recipe("digits")
-    facts = facts_of(recipe)
-    assert facts is not None
-    spec = spec_of("digits", "bn", 10)
-    network = network_of(recipe, facts)
+    recipe, spec = find_recipe("digits"), spec_of("digits", "bn", 10)
+    network = network_of(recipe, facts_of(recipe))
     assert (network.spec, network.key) == (spec, str(spec))
     assert same(built(network, 3), ResNet(spec, seeds.generator(3, "mode", 1)))
     # Of another size than the set's images: counted as it always was.
     odd = replace(find_recipe("cifar10"), net="tin200")
-    facts = facts_of(odd)
-    assert facts is not None
-    assert network_of(odd, facts).spec == spec_of("tin200", "frn", 10)
+    assert network_of(odd, facts_of(odd)).spec == spec_of("tin200", "frn", 10)
 
 
 @pytest.mark.parametrize("reference", [SMALL, "torchvision:squeezenet1_1", "file"])
@@ -146,10 +141,6 @@ def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.Mon
         ("timm:resnet10t(a=" + "(" * 900 + ")" * 50, "keywords with plain values"),
         ("timm:resnet10t(no_such=1)", "to build, but got TypeError: .*no_such.*; check its options"),
         ("timm:vit_tiny_patch16_224(depth=1)", r"to run on the data's images, \(1, 8, 8\) of torch.float32, but got"),
-        (
-            SMALL.replace("stem_width", "num_classes=5, stem_width"),
-            r"logits of \(batch, 10\), one per class .* \(2, 5\)",
-        ),
         ("MINE:none", "to be a function in '.*mine.py', but it has no 'none'; (did you mean|choose one of) "),
         ("MINE:five", r"logits of \(batch, 10\), one per class of the data, but got \(2, 5\)"),
         ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero'; fix it"),
@@ -163,30 +154,20 @@ def test_a_network_that_does_not_fit_is_a_sentence(net: str, message: str, mine:
         check_recipe(digits_with(net.replace("MINE", str(mine))))
 
 
-def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_are_not_found_here_or_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function, name in [(lambda: None, "<lambda>"), (find_recipe, "find_recipe"), (len, "len")]:
+        with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{name}; "):
+            digits_with(function)
     monkeypatch.setitem(sys.modules, "timm", None)  # what Python itself does for a module that cannot be imported
     with pytest.raises(ModebridgeError, match=r"timm for net .* not installed; pip install 'modebridge\[vision\]'"):
         check_recipe(digits_with("timm:resnet10t"))
 
 
-def test_functions_that_no_other_process_finds() -> None:
-    def nested() -> nn.Module:
-        return nn.Linear(1, 1)
-
-    for function, name in [(lambda: None, "<lambda>"), (nested, "nested"), (find_recipe, "find_recipe"), (len, "len")]:
-        with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{name}; "):
-            digits_with(function)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("budget=1.5", "Expected budget to be between 0 and 1"),
+def test_sizes_of_bridges_of_any_network(mine: Path) -> None:
+    for setting, message in [
         ("budget=nan", "Expected budget to be between 0 and 1"),
         ("budget=1e-9", "budget"),
         ("width_divisor=1e6", "slim to leave at least one channel"),
-    ],
-)
-def test_sizes_of_bridges_of_any_network(setting: str, message: str, mine: Path) -> None:
-    with pytest.raises(ModebridgeError, match=message):
-        check_recipe(changed(digits_with(f"{mine}:told"), [setting]))
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            check_recipe(changed(digits_with(f"{mine}:told"), [setting]))
