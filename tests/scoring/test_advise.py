@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import Effort, LogitTable, MemberCost, advise
-from tests.scoring.test_table import table
+from modebridge.scoring import Effort, LogitTable, MemberCost, advise, nll
+from tests.scoring.test_table import drawn, table
 
 PARTS = {
     "mode-0": frozenset({"0"}),
@@ -25,25 +25,15 @@ EPOCHS = {"0": 20.0, "1": 20.0, "student": 60.0, "curve": 40.0, "bridge": 10.0, 
 
 def many(bridges: int, seed: int = 0, n: int = 60) -> LogitTable:
     """Two modes and type I bridges of two prices, each wrong in its own way."""
-    generator = torch.Generator().manual_seed(seed)
-    truth = {split: torch.randint(3, (n,), generator=generator) for split in ("valid", "test")}
     costs = {f"mode-{k}": MemberCost(100.0, 1000) for k in range(2)}
     costs |= {
         f"I-{k % 2}-{9 + k}-small": MemberCost(5.0 + 9 * (k % 3 == 0), 80, (f"mode-{k % 2}",)) for k in range(bridges)
     }
-    logits = {
-        split: {
-            name: 2 * torch.nn.functional.one_hot(labels, 3) + 2.5 * torch.randn(n, 3, generator=generator)
-            for name in costs
-        }
-        for split, labels in truth.items()
-    }
-    return LogitTable(logits["valid"], logits["test"], truth["valid"], truth["test"], costs)
+    return drawn(costs, 3, n, 2.5, torch.Generator().manual_seed(seed))
 
 
 def nll_of(found: LogitTable, members: Sequence[str]) -> float:
-    probabilities = found.calibrated(members, "valid")
-    return float(-(probabilities[torch.arange(len(probabilities)), found.valid_labels] + 1e-12).log().mean())
+    return nll(found.calibrated(members, "valid"), found.valid_labels)
 
 
 def tried(
@@ -56,7 +46,6 @@ def tried(
     sets = [some for some in sets if all(set(found.costs[name].reads) <= set(some) for name in some)]
     sets = [some for some in sets if sum(prices[name] for name in some) <= budget + 1e-9]
     sets = [some for some in sets if effort is None or effort.allows(some)]
-    sets = [some for some in sets if len(some) == 1 or not any(found.costs[name].alone for name in some)]
     by_size: dict[int, list[tuple[str, ...]]] = {}
     for some in sorted(sets, key=lambda some: nll_of(found, some)):
         by_size.setdefault(len(some), []).append(some)

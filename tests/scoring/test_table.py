@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from modebridge.errors import ModebridgeError
 from modebridge.scoring import ALL, LogitTable, MemberCost, Row, dee
@@ -17,26 +18,29 @@ BRIDGED = ["mode-0", "I-0-1-small"]
 
 def table(n: int = 300, seed: int = 0, heads: int = 1) -> LogitTable:
     """Three modes whose mistakes are their own, bridges, and a network on a curve, which is only a target."""
-    generator = torch.Generator().manual_seed(seed)
-    truth = {split: torch.randint(4, (n,), generator=generator) for split in ("valid", "test")}
     costs = {name: MemberCost(100.0, 1000) for name in ("mode-0", "mode-1", "mode-2")}
     costs["curve-0-1"] = MemberCost(100.0, 1000, usable=False)
-    costs |= {
-        "I-0-1-small": MemberCost(5.0, 80, ("mode-0",)),
-        "II-0-1-small": MemberCost(6.0, 100, ("mode-0", "mode-1")),
-    }
-    logits = {
-        split: {
-            name: 2 * torch.nn.functional.one_hot(labels, 4) + 1.6 * torch.randn(heads, n, 4, generator=generator)
-            for name in costs
-        }
-        for split, labels in truth.items()
-    }
-    for tables in logits.values():
-        tables["I-0-1-small"] = tables["mode-0"] + 0.4 * torch.randn(heads, n, 4, generator=generator)
-        if heads == 1:
-            tables |= {name: one[0] for name, one in tables.items()}
-    return LogitTable(logits["valid"], logits["test"], truth["valid"], truth["test"], costs)
+    costs["I-0-1-small"] = MemberCost(5.0, 80, ("mode-0",))
+    costs["II-0-1-small"] = MemberCost(6.0, 100, ("mode-0", "mode-1"))
+    generator = torch.Generator().manual_seed(seed)
+    found = drawn(costs, 4, n, 1.6, generator, heads)
+    for logits in (found.valid, found.test):
+        noise = torch.randn(logits["mode-0"].shape, generator=generator)
+        logits["I-0-1-small"] = logits["mode-0"] + 0.4 * noise
+    return found
+
+
+def drawn(
+    costs: dict[str, MemberCost], classes: int, n: int, noise: float, generator: torch.Generator, heads: int = 1
+) -> LogitTable:
+    """Logits of members, each wrong in its own way."""
+    shape = (n, classes) if heads == 1 else (heads, n, classes)
+    labels = [torch.randint(classes, (n,), generator=generator) for _ in range(2)]
+    logits = [
+        {name: 2 * F.one_hot(truth, classes) + noise * torch.randn(shape, generator=generator) for name in costs}
+        for truth in labels
+    ]
+    return LogitTable(*logits, *labels, costs)
 
 
 def test_costs_count_what_runs() -> None:
