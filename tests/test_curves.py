@@ -154,17 +154,6 @@ def test_bad_curves():
         start_curve(net, net, b)
 
 
-def test_objective_is_the_loss_of_the_network_at_r():
-    net, (a, b) = tiny_net(dtype=EXACT), modes(2, dtype=EXACT)
-    curve = start_curve(net, a, b)
-    objective = CurveObjective(net, curve, loader(dtype=EXACT))
-    batch = next(iter(loader(dtype=EXACT)))
-    prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})["curve"]
-    loss = objective.program("curve")(objective.start()["curve"], prepared)
-    logits = run(net.train(), curve.point(0.3), {}, batch[0])
-    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]), rtol=0, atol=1e-12)
-
-
 def test_r_is_uniform():
     net, (a, b) = tiny_net(), modes(2)
     objective = CurveObjective(net, start_curve(net, a, b), loader())

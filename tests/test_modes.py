@@ -146,17 +146,6 @@ def test_nan_weights_are_refused():
         Mode.from_module(net)
 
 
-def test_statistics_of_one_batch_are_that_batch():
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3)).double()
-    mode = Mode.from_module(net)
-    data = blobs(12, dtype=EXACT)
-    fresh = refresh_statistics(net, mode.params, mode.buffers, [(data.images, data.labels)])
-    maps = net[0](data.images)
-    torch.testing.assert_close(fresh["1.running_mean"], maps.mean(dim=(0, 2, 3)).detach(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(fresh["1.running_var"], maps.var(dim=(0, 2, 3)).detach(), rtol=0, atol=1e-12)
-    assert torch.equal(mode.buffers["1.running_mean"], torch.zeros(2, dtype=EXACT))
-
-
 def test_statistics_weigh_images_not_batches_and_leave_dropout_off():
     net = nn.Sequential(nn.Dropout(0.9), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)).double()
     mode = Mode.from_module(net)

@@ -44,23 +44,6 @@ def test_kl_against_torch_and_zero_targets():
     assert float(kl_divergence(target, target.log()).abs().max()) < 1e-12
 
 
-def test_mixup_is_per_sample_on_pixels():
-    values = torch.arange(6.0).view(3, 2)
-    mixed = mix(values, torch.tensor([1.0, 0.0, 0.25]), torch.tensor([2, 0, 1]))
-    assert mixed.tolist() == [[0.0, 1.0], [0.0, 1.0], [2.5, 3.5]]
-
-
-def test_draws_follow_the_beta_distribution_and_their_seed():
-    objective = joint()[0]
-    shares = torch.cat([objective.draw(500, torch.Generator().manual_seed(s))["share"] for s in range(8)])
-    assert float(shares.mean()) == pytest.approx(0.5, abs=0.02)
-    assert float(shares.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.01)
-    one, two = (objective.draw(9, torch.Generator().manual_seed(5)) for _ in range(2))
-    assert torch.equal(one["share"], two["share"])
-    assert torch.equal(one["partner"], two["partner"])
-    assert sorted(one["partner"].tolist()) == list(range(9))
-
-
 def joint(norm="frn", mixup=0.4, dtype=torch.float32):
     """Three modes, their three curves, bridges of both kinds and all targets."""
     net, ends, plans = planned(norm, dtype)

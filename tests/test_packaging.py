@@ -6,7 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 import modebridge
@@ -24,24 +23,6 @@ def test_one_version_everywhere():
     assert citation["license"] == project["license"]
     assert citation["keywords"] == project["keywords"]
     assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issue_forms_have_what_the_schema_asks_for(path):
-    form = yaml.safe_load(path.read_text())
-    assert form["name"]
-    assert form["description"]
-    assert form["body"]
-    names = [part["id"] for part in form["body"] if part["type"] != "markdown"]
-    assert len(names) == len(set(names))
-    for part in form["body"]:
-        assert part["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}
-        assert part["attributes"]["value" if part["type"] == "markdown" else "label"]
-    assert any(part.get("validations", {}).get("required") for part in form["body"])
-
-
-def test_the_forms_are_there():
-    assert [path.stem for path in FORMS] == ["bug", "feature", "question"]
 
 
 def test_every_make_target_of_the_release_checklist_exists():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError
 
 
 def tree(*values):
@@ -48,7 +48,3 @@ def test_differences_are_named():
         trees.check_same([a, {"p0": a["p0"], "q": a["p1"]}], "things")
     with pytest.raises(ModebridgeError, match=r"\(1,\) and \(2,\) for 'p0'"):
         trees.check_same([a, {**a, "p0": torch.zeros(2)}], "things")
-
-
-def test_near():
-    assert near("zz", ["a", "b"]) == "choose one of a, b."

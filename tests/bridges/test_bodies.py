@@ -25,11 +25,11 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, find_taps, resnet
-from modebridge.scoring import cost, evaluate, module_cost
+from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, resnet
+from modebridge.scoring import evaluate, module_cost
 from modebridge.training import fit_bridge
-from tests.networks import IMAGES, Sound, Texts, real_net, sounds
-from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
+from tests.networks import Sound, Texts, sounds
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 SHAPES = [
     ((64, 8, 8), "map", "I"),
@@ -95,24 +95,6 @@ def test_closed_forms():
     body, counted = body_within((16, 6), "sequence", 10, "I", 2e4)
     w = width_of(body)
     assert counted == 6 * (3 * 16 * w + 16 * w + 5 * 3 * w * w) + 10 * w
-
-
-@pytest.mark.slow
-def test_families_from_three_blocks_to_a_perceptron():
-    def blocks_and_width(shape, flops):
-        body, _ = body_within(shape, None, 10, "I", flops)
-        return (0 if isinstance(body, VectorBody) else len(body.layers)), width_of(body)
-
-    # On 2 x 2 places (larger maps are halved rather than get a narrow body): the way in with its shortcut, and one,
-    # three or five more convolutions of width 8; the head.
-    one, two, three = (4 * (10 * 64 * 8 + more * 9 * 8 * 8) + 80 for more in (1, 3, 5))
-    shape = (64, 2, 2)
-    assert [blocks_and_width(shape, flops) for flops in (one, two, three)] == [(1, 8), (2, 8), (3, 8)]
-    assert [blocks_and_width(shape, flops - 1)[0] for flops in (one, two, three)] == [0, 1, 2]
-    assert blocks_and_width(shape, 74) == (0, 1)
-    one, two = (17 * (64 * 8 + layers * 2 * 8 * 8 + 2 * 8) + 80 for layers in (1, 2))
-    assert [blocks_and_width((17, 64), flops) for flops in (one, two)] == [(1, 8), (2, 8)]
-    assert [blocks_and_width((17, 64), flops - 1)[0] for flops in (one, two)] == [0, 1]
 
 
 def test_strides_blocks_and_norm():
@@ -181,27 +163,6 @@ def test_a_perceptron_reads_the_mean_over_places():
     for layout, feature in layouts.items():
         pooled = VectorBody(6, 4, 3, torch.Generator().manual_seed(0), layout=layout)
         torch.testing.assert_close(pooled(feature), body(x.mean(dim=(2, 3))))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("torchvision resnet18", marks=pytest.mark.slow),
-        pytest.param("timm vit", marks=pytest.mark.slow),
-        pytest.param("timm swin", marks=pytest.mark.slow),
-    ],
-)
-def test_bridges_of_real_networks_to_a_budget(name):
-    net, images = real_net(name), torch.rand(2, *IMAGES[name])
-    ends = [Mode.from_module(real_net(name, seed)) for seed in (0, 1)]
-    curve = start_curve(net, *ends)
-    bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels")
-    assert bridge.tap == find_taps(net, images).chosen.name
-    assert 0.02 < bridge.share <= 0.05
-    ensemble = Ensemble(net, ends, [bridge])
-    assert cost(ensemble, IMAGES[name]).relative_flops == pytest.approx(2 + bridge.share, abs=1e-12)
-    with torch.no_grad():
-        torch.testing.assert_close(ensemble(images).sum(dim=1), torch.ones(2))
 
 
 def test_a_bridge_says_what_it_reached():
@@ -289,14 +250,6 @@ def test_a_base_without_products_has_no_shares():
     nn.init.constant_(net[2].weight, 2.0)
     curve = start_curve(net, a, Mode.from_module(net))
     assert plan_bridge(net, curve, torch.rand(1, 3)).share is None
-
-
-def test_a_vector_network_by_name():
-    net = Vectors()
-    curve = start_curve(net, *(Mode.from_module(Vectors()) for _ in range(2)))
-    bridge = plan_bridge(net, curve, torch.rand(1, 4), budget=0.5)
-    # 44 multiply-adds in all, and 7 for every hidden unit.
-    assert (width_of(bridge.body), bridge.share) == (3, 21 / 44)
 
 
 def test_inputs_by_name():

@@ -9,9 +9,8 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from modebridge.ensembles import Ensemble, fit_temperature, scale
+from modebridge.ensembles import fit_temperature, scale
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
-from modebridge.modes import Mode
 from modebridge.scoring import nll
 
 
@@ -77,16 +76,6 @@ def test_a_near_tie_is_no_evidence_either():
     # A wrong prediction that is as sure as the right ones is evidence.
     table[300] = table[0]
     assert fit_temperature(table, labels) == pytest.approx(math.log(9) / math.log(300), rel=1e-6)
-
-
-def test_an_ensemble_warns_where_it_is_called_from():
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
-    ensemble = Ensemble(net, [Mode.from_module(net)])
-    images = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), pytest.warns(UserWarning, match="in all 20 rows the true class is"):
-        ensemble.calibrate([(images, ensemble(images).argmax(dim=1))])
-    assert ensemble.calibrated
-    assert float(ensemble.temperature) == 1.0
 
 
 def test_five_thousand_by_a_thousand():

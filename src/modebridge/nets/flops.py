@@ -61,19 +61,10 @@ def _added(_: Shape, first: Shape, second: Shape, *__: object, **___: object) ->
     return 2 * math.prod(first) * (second[-1] if len(second) > 1 else 1)
 
 
-def _bilinear(
-    x: Shape,
-    weight: Shape,
-    y: Shape,
-    in_x: Sequence[int],
-    in_weight: Sequence[int],
-    in_y: Sequence[int],
-    *_: object,
-    **__: object,
-) -> int:
+def _bilinear(*given: Any, **_: object) -> int:
     """FLOPs of nn.Bilinear: one multiply-add per weight and image. torch runs it as a sum over inserted axes."""
     shapes = []
-    for shape, places in ((x, in_x), (weight, in_weight), (y, in_y)):
+    for shape, places in zip(given[:3], given[3:6], strict=True):
         rest = iter(shape)
         shapes.append([1 if axis in places else next(rest) for axis in range(len(shape) + len(places))])
     return 2 * math.prod(_broadcast(*shapes))

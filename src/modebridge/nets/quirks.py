@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -13,11 +13,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.types import Inputs, Params
+from modebridge.types import Inputs
 
 T = TypeVar("T")
 
@@ -199,23 +198,20 @@ def _is_expanded(tensor: Tensor) -> bool:
 WIDTH = 16
 """Number of input channels from which gradients are correct on every CPU: the floats in an AVX-512 register."""
 
-_NARROW: MutableMapping[nn.Module, bool] = WeakKeyDictionary()
 
-
-def is_narrow(net: nn.Module) -> bool:
-    """Whether a network has a layer that is affected by the bug.
+def is_narrow(layer: nn.Module) -> bool:
+    """Whether a layer is affected by the bug that `correct_conv_gradients` works around.
 
     >>> is_narrow(nn.Conv2d(3, 16, 1, stride=2)), is_narrow(nn.Conv2d(16, 16, 1, stride=2))
     (True, False)
     """
-    return any(
-        isinstance(layer, nn.Conv2d) and _affected(layer.weight, layer.stride, layer.padding, layer.groups)
-        for layer in net.modules()
-    )
+    if not isinstance(layer, nn.Conv2d) or layer.groups != 1 or layer.kernel_size != (1, 1) or max(layer.stride) == 1:
+        return False
+    return layer.in_channels < WIDTH and (layer.padding == "valid" or not any(layer.padding))
 
 
-def correct_conv_gradients(net: nn.Module, state: Params) -> AbstractContextManager[object]:
-    """A context in which the network's gradients at these parameters are correct; for most networks it does nothing.
+def correct_conv_gradients(net: nn.Module) -> None:
+    """Change a network's layers in place so that its gradients are correct; most networks are left as they are.
 
     On CPUs oneDNN (3.12, in torch 2.13) writes beyond the end of its memory in the backward pass of a 1x1 convolution
     with a stride, if images or weights are in channels-last format and have fewer channels than a register has floats
@@ -223,43 +219,11 @@ def correct_conv_gradients(net: nn.Module, state: Params) -> AbstractContextMana
     the gradients of `nn.Conv2d(3, 16, 1, stride=2)` on channels-last images of 8 x 8. Such a convolution equals one
     without a stride on a subsampled image, which works correctly.
     """
-    device = next((tensor.device.type for tensor in state.values()), "cpu")
-    if device != "cpu" or not torch.is_grad_enabled():
-        return nullcontext()
-    # A compiler traces once, and would recompile whenever the table of networks grows.
-    narrow = is_narrow(net) if tracing() else _NARROW.get(net)
-    if narrow is None:
-        narrow = _NARROW[net] = is_narrow(net)
-    return _Subsampling() if narrow else nullcontext()
+    for layer in filter(is_narrow, net.modules()):
+        assert isinstance(layer, nn.Conv2d)
+        layer.register_forward_pre_hook(partial(_subsample, layer.stride))
+        layer.stride = (1, 1)
 
 
-class _Subsampling(TorchFunctionMode):
-    """Subsamples the input of a narrow 1x1 convolution and runs it without a stride."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return (_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
-
-
-def _conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    if input.dtype == torch.float32 and _affected(weight, stride, padding, groups):
-        rows, columns = stride if isinstance(stride, Sequence) else (stride, stride)
-        input, stride = input[..., ::rows, ::columns], 1
-    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-
-
-def _affected(weight: Tensor, stride: int | Sequence[int], padding: int | str | Sequence[int], groups: int) -> bool:
-    strides = stride if isinstance(stride, Sequence) else (stride,)
-    if groups != 1 or max(strides) == 1 or weight.shape[1] >= WIDTH or tuple(weight.shape[2:]) != (1, 1):
-        return False
-    pads = () if padding == "valid" else padding if isinstance(padding, Sequence) else (padding,)
-    return not any(pads)
+def _subsample(stride: tuple[int, ...], layer: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+    return args[0][..., :: stride[0], :: stride[1]]

@@ -173,9 +173,9 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
         if type(value) in (OrderedDict, dict, set) and not value
     }
     bare = without_taps(copy.deepcopy(net, empty)).train(training)
-    for parameter in bare.parameters():
-        parameter.requires_grad_(False)
-    return bare
+    if training:
+        correct_conv_gradients(bare)
+    return bare.requires_grad_(False)
 
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
@@ -244,7 +244,7 @@ def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
     # Other threads wait, except in a compiled function: its parameters are arguments.
     lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
-    with lock, correct_conv_gradients(net, state):
+    with lock:
         return functional_call(net, (dict(state),), inputs, dict(by_name), strict=False)
 
 
