@@ -26,6 +26,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.conftest import ALL_OUTPUTS, FITTED
 from tests.deploy.scenes import by_hand, check_says_what_the_library_says, headed, images, middle, stirred, tied
+from tests.test_modes import Scaled
 
 
 def alone(net: nn.Module) -> Ensemble:
@@ -238,23 +239,8 @@ def test_probabilities_that_are_nearly_zero(tmp_path, threshold):
     np.testing.assert_allclose(file(torch.eye(4)).probabilities[:, 0], [*wanted, 1 / 3], rtol=1e-4)
 
 
-class Scaled(nn.Linear):
-    """Keeps what is no tensor in its state dict."""
-
-    scale = 2.0
-
-    def get_extra_state(self):
-        return {"scale": self.scale}
-
-    def set_extra_state(self, state):
-        self.scale = state["scale"]
-
-    def forward(self, x):
-        return super().forward(x) * self.scale
-
-
 def test_a_network_with_state_that_is_no_tensor(tmp_path):
-    nets = [Scaled(4, 3).eval() for _ in range(2)]
+    nets = [Scaled().eval() for _ in range(2)]
     own = Ensemble(nets[0], [Mode.from_module(net) for net in nets])
     file, batch = export(own, tmp_path / "a.pt2", torch.rand(2, 4)), torch.ones(3, 4)
     np.testing.assert_allclose(file(batch).probabilities, own.predict_proba(batch), atol=1e-5)
@@ -282,12 +268,6 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path, capfd, inner, suffix)
     captured = capfd.readouterr()
     assert captured.out + captured.err == "", "no screen of graph either"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_batches_of_one_size_only(tmp_path):
-    net = nn.Sequential(nn.Unflatten(0, (2, -1)), nn.Flatten(0, 1), nn.Linear(4, 3))
-    with pytest.raises(ModebridgeError, match=r"Sequential to run on one row of the example, .*accepts any batch size"):
-        export(alone(net), tmp_path / "a.pt2", torch.rand(2, 4))
 
 
 @pytest.mark.slow

@@ -13,12 +13,10 @@ from tests.deploy.scenes import ensemble, headed, images
 from tests.scenarios import tiny_net
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: ensemble("frn"), lambda: ensemble("bn"), lambda: ensemble("bn", 1, 0, 0), headed]
-)
+@pytest.mark.parametrize("own", [ensemble("frn"), ensemble("bn"), ensemble("bn", 1, 0, 0), headed()])
 @torch.no_grad()
-def test_it_says_what_the_ensemble_says(make):
-    own = make().double()
+def test_it_says_what_the_ensemble_says(own):
+    own = own.double()
     before = {name: tensor.clone() for name, tensor in own.state_dict().items()}
     one = EnsembleModule(own, outputs=["probabilities", "members"])
     for count in (0, 1, 5):

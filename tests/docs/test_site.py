@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
 import subprocess
@@ -121,21 +120,6 @@ def test_a_site_with_mistakes_is_refused(tool, tmp_path):
         "a.html: b.html#no names an anchor that is not on the page",
         "a.html: c.html leads nowhere",
     ]
-
-
-def test_tutorials_are_cut_into_cells(tool):
-    cells = tool("cells")
-    assert doctest.testmod(cells) == (0, 1)
-    with pytest.raises(ValueError, match="head of a cell"):
-        cells.parse("# %% [raw]\n")
-
-
-def test_progress_bars_are_left_out(tool):
-    bar = {"output_type": "display_data", "data": {"text/plain": "50 %"}, "metadata": {}}
-    pieces = (("stdout", "a\x1b"), ("stderr", "b"), ("stdout", "[1mc"))
-    printed = [{"output_type": "stream", "name": name, "text": [text]} for name, text in pieces]
-    kept = tool("cells").kept_outputs({"outputs": [bar, *printed]})
-    assert [output["text"] for output in kept] == ["ac"]
 
 
 def test_docstrings_become_markdown(tool):

@@ -77,21 +77,13 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files and their labels, for data sets that do not fit in memory.
-
-    Args:
-        paths: one path per image.
-        labels: (N,) int64.
-        classes: number of classes K.
-        size: the side in pixels to which images are scaled when they are read.
-        device: where batches of them are placed.
-    """
+    """Image files and their labels, for data sets that do not fit in memory."""
 
     paths: tuple[str, ...]
-    labels: Tensor
+    labels: Tensor  # (N,) int64
     classes: int
-    size: int = 224
-    device: torch.device | str = "cpu"
+    size: int = 224  # the side in pixels to which images are scaled when they are read
+    device: torch.device | str = "cpu"  # where batches of them are placed
 
     def __post_init__(self) -> None:
         _check_counts(len(self.paths), len(self.labels))

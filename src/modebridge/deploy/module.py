@@ -22,15 +22,10 @@ from modebridge.types import Inputs
 
 
 class Temperatures(NamedTuple):
-    """The temperatures of a file, which divide the log of the mean probability.
+    """The temperatures of a file, which divide the log of the mean probability."""
 
-    Args:
-        first: of the first base alone, which a cascade uses for confident images.
-        full: of all members.
-    """
-
-    first: float
-    full: float
+    first: float  # of the first base alone, which a cascade uses for confident images
+    full: float  # of all members
 
 
 class EnsembleModule(EvaluationOnly):

@@ -42,19 +42,12 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What networks and reports need to know about a data set.
-
-    Args:
-        classes: number of classes K.
-        image: (C, H, W) of one image, or the shape of any other single input; None if there are several inputs.
-        class_names: names of the classes; their numbers if unknown.
-        counts: number of images by split.
-    """
+    """What networks and reports need to know about a data set."""
 
     classes: int
-    image: tuple[int, ...] | None
-    class_names: tuple[str, ...]
-    counts: Mapping[str, int]
+    image: tuple[int, ...] | None  # (C, H, W), or the shape of any other single input; None if there are several inputs
+    class_names: tuple[str, ...]  # their numbers if unknown
+    counts: Mapping[str, int]  # images by split
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for a file."""
