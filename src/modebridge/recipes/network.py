@@ -134,13 +134,9 @@ def _check_reference(reference: str) -> None:
 def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
     """Raise an error if network, images and bridges do not fit together; without data as far as possible unread."""
     _check_reference(recipe.net)
-    if data is not None:
-        _check(recipe, data.facts, data.few())
-    elif (facts := facts_of(recipe)) is not None:
-        _check(recipe, facts, torch.zeros(2, *facts.image or ()))
-
-
-def _check(recipe: Recipe, facts: DataFacts, inputs: Inputs) -> None:
+    facts = facts_of(recipe) if data is None else data.facts
+    if facts is None:
+        return
     network = network_of(recipe, facts)
     spec, side = network.spec, facts.image[-1] if facts.image else 0
     if recipe.data.pad > side:
@@ -156,7 +152,7 @@ def _check(recipe: Recipe, facts: DataFacts, inputs: Inputs) -> None:
                 f"{recipe.width_divisor:g}; 1 keeps the widths, 2 halves them."
             )
     if spec is None or recipe.budget:
-        _check_by_running(recipe, network, inputs)
+        _check_by_running(recipe, network, torch.zeros(2, *facts.image or ()) if data is None else data.few())
 
 
 @torch.no_grad()

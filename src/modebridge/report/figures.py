@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge.report.tables import Cell
-from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
+from modebridge.scoring import Correspondence, CurvePoint, LogitTable, Row, reliability
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -145,16 +145,21 @@ def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
 
 
 @styled
-def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
-    """Accuracy against confidence before (gray) and after calibration, one panel per combination."""
-    figure, axes = axes_of(1, len(diagrams), 2.9, sharey=True)
-    for axis, (name, before, after) in zip(axes, diagrams, strict=True):
+def reliability_figure(rows: Sequence[Row], answers: LogitTable) -> str:
+    """Accuracy against confidence before (gray) and after calibration: of one network, with a bridge, and of two."""
+    shown = [row for role in ("one", "bridge", "two") for row in rows if row.role == role]
+    figure, axes = axes_of(1, len(shown), 2.9, sharey=True)
+    for axis, row in zip(axes, shown, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GRAY, linewidth=1)
-        for table, color, label in ((before, GRAY, "before"), (after, COLORS[0], "after")):
+        for probabilities, color, label in (
+            (answers.probabilities(row.members), GRAY, "before"),
+            (answers.calibrated(row.members), COLORS[0], "after"),
+        ):
+            table = reliability(probabilities, answers.test_labels)
             seen = table.count > 0
             bins = table.confidence[seen].tolist(), table.accuracy[seen].tolist()
             axis.plot(*bins, "o-", color=color, label=f"{label} temperature scaling")
-        axis.set(title=name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
+        axis.set(title=row.name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     axes[0].set_ylabel("accuracy")
     return svg_of(figure)

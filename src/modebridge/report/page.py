@@ -18,7 +18,7 @@ from modebridge.report.figures import (
     training_figure,
 )
 from modebridge.report.tables import TERMS, StudyTable
-from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence, reliability
+from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
 
 
@@ -77,7 +77,7 @@ def page(data: PageData) -> str:
         "Along the curves": profile_figure(data.profiles) if data.profiles else "",
         "Agreement between bridges and curves": _correspondence(data),
         "A few images": _bars(data),
-        "Calibration": _reliability(data),
+        "Calibration": reliability_figure(data.rows, data.answers),
         "Training": training_figure(data.metrics) if data.metrics else "",
     }
     figures = {title: svg for title, svg in figures.items() if svg}
@@ -100,16 +100,6 @@ def best_for_cost(rows: Sequence[Row]) -> set[str]:
         return cheap and other.scores.nll < row.scores.nll
 
     return {row.name for row in rows if not any(beaten(row, other) for other in rows)}
-
-
-def _reliability(data: PageData) -> str:
-    rows = [row for role in ("one", "bridge", "two") for row in data.rows if row.role == role]
-    answers, labels = data.answers, data.answers.test_labels
-    diagrams = []
-    for row in rows:
-        before, after = answers.probabilities(row.members), answers.calibrated(row.members)
-        diagrams.append((row.name, reliability(before, labels), reliability(after, labels)))
-    return reliability_figure(diagrams) if diagrams else ""
 
 
 def _correspondence(data: PageData) -> str:
