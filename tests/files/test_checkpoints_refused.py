@@ -66,6 +66,13 @@ def test_differences_are_named(tmp_path, words):
     )
 
 
+def test_another_first_layer_is_no_other_number_of_classes():
+    """An embedding of another length; the head fits."""
+    net, other = (nn.Sequential(nn.Embedding(length, 4), nn.Linear(4, 3)) for length in (7, 9))
+    with pytest.raises(ModebridgeError, match=r"'0\.weight' is \(9, 4\) in the file and \(7, 4\) in the network; use"):
+        find_places(other.state_dict(), net)
+
+
 def test_nothing_one_and_a_network_beside_another():
     with pytest.raises(ModebridgeError, match="but it holds no tensor"):
         find_places({}, NET)

@@ -103,6 +103,7 @@ def _at(*path: Any) -> Callable[[dict[str, Any]], None]:
 
 
 SPEC = ("net", "arguments", "spec", "arguments")
+LARGER = "a network that is larger than the stored weights"
 INSIDE = ("bridges", 0, "body", "arguments", "body", "arguments")
 
 
@@ -110,7 +111,7 @@ INSIDE = ("bridges", 0, "body", "arguments", "body", "arguments")
     ("change", "message"),
     [
         (_at(*SPEC, "stages", [10**9, 1]), "1000000001 layers"),
-        (_at(*SPEC, "widths", [10**6, 10**6]), "does not match its tensors"),
+        (_at(*SPEC, "widths", [10**6, 10**6]), LARGER),
         (_at(*SPEC, "norm", "no such"), "Expected norm to be"),
         (_at(*SPEC, "unknown", 1), "TypeError"),
         (_at("net", {"name": "timm:test_resnet(pretrained=True)"}), "loads other weights"),
@@ -118,12 +119,17 @@ INSIDE = ("bridges", 0, "body", "arguments", "body", "arguments")
         (_at("net", {"name": "timm:hf-hub:somebody/something"}), "loads other weights"),
         (_at("net", {"name": "os:system('true')"}), "Expected net to be a known network"),
         (_at("net", {"name": "torchvision:resnet18(weights='DEFAULT')"}), "loads other weights"),
+        (_at("net", {"name": "timm:vit_tiny_patch16_224(depth=20000)"}), LARGER),
+        (_at("net", {"name": "timm:vit_tiny_patch16_224(img_size=160000)"}), LARGER),
+        (_at("net", {"name": "torchvision:regnet_y_128gf"}), LARGER),  # it cannot be built without values
+        (_at("net", {"name": "timm:test_resnet(no_such_option=1)"}), "to be built, but got TypeError"),
         (_at("net", 3), "TypeError"),
         (_at("modes", 10**9), "Expected"),
         (_at("mean", "median"), "median"),
         (_at("bridges", 0, "body", "class", "Popen"), "KeyError: ''Popen''"),
-        (_at(*INSIDE, "blocks", [[4, 1]] * 10_000), "10000 layers"),
-        (_at(*INSIDE, "inputs", 10**9), "does not match its tensors"),
+        (_at(*INSIDE, "blocks", [[4, 1]] * 10_000), LARGER),
+        (_at(*INSIDE, "inputs", 10**9), LARGER),
+        (_at(*INSIDE, "inputs", 17), "as the stored weights do, but got shape"),
         (_at("bridges", 0, "taps", ["no.such.tap"]), "no.such.tap"),
         (_at("bridges", 0, "inputs", [7]), "IndexError"),
         (_at("bridges", 0, "reads", []), "Expected a bridge to read one mode"),
@@ -155,6 +161,22 @@ class More(Own):
         return self.extra(super().forward(feature))
 
 
+@pytest.mark.parametrize("temperature", [-1.0, 0.0, float("nan"), float("inf"), [1.0, 2.0]])
+def test_temperatures_and_weights_that_are_none(tmp_path: Path, temperature: Any) -> None:
+    whole = ensemble()
+    whole.temperature = torch.tensor(temperature)
+    whole.save(tmp_path / "it")
+    refused(tmp_path / "it", "stored temperature to be one number above 0, but got|got NaN in 'temperature'")
+    Mode({"w": torch.tensor([1.0, float("nan")])}, {}).save(tmp_path / "mode")
+    refused(tmp_path / "mode", "to hold numbers, but got NaN in 'params.w'; use one saved before training diverged")
+
+
+def wide() -> Own:
+    own = Own()
+    own.first = nn.Linear(8, 8, bias=False)
+    return own
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(
     ("bodies", "message"),
@@ -164,7 +186,8 @@ class More(Own):
         ([Own], "bodies to be a list of modules, but got the class Own; pass one module per bridge"),
         ([], "a body for 'mine', because its Own is a custom module"),
         ([Own(), Own()], "but got 1 too many; leave them out."),
-        ([nn.Linear(2, 3)], "the body of 'mine' to have 'first.weight' of shape (16, 16), as the stored weights do"),
+        ([nn.Linear(2, 3)], "the body of 'mine' to be of class Own, as was saved, but got Linear"),
+        ([wide()], "the body of 'mine' to have 'first.weight' of shape (16, 16), as the stored weights do"),
         ([More()], "the body of 'mine' to have the tensors of the stored weights, but it also has 'extra.weight'"),
     ],
 )

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import modebridge as mb
 from modebridge.cli.app import app
+from modebridge.files import push
 from modebridge.modes import Mode
 from modebridge.runs import ensemble_of, read_answers
 from tests.files.objects import ensemble
@@ -71,6 +72,13 @@ def test_wrong_wishes(tmp_path, cache):
         assert answer.exit_code != 0
         assert message in str(answer.exception)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_card_in_any_encoding(tmp_path, hub):
+    push(ensemble(), "me/it")
+    (hub.repos["me/it"][0] / "README.md").write_bytes(b"\xff\xfe caf\xe9")
+    assert invoke("pull", "me/it", tmp_path / "x").exit_code == 0
+    assert (tmp_path / "x" / "README.md").read_bytes() == b"\xff\xfe caf\xe9"
 
 
 class MyNet(Plain):

@@ -103,7 +103,7 @@ def find_places(
     _complete(places, wanted, set(buffers))
     fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
     if not fitting:
-        raise ModebridgeError(_difference(places, wanted, containers, type(net).__name__, what))
+        raise ModebridgeError(_difference(places, wanted, containers, net, what))
     averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
     if (ema is True and not averaged) or (ema is False and not plain):
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
@@ -211,15 +211,18 @@ def _distinct(places: Sequence[Place]) -> list[Place]:
     return kept
 
 
-def _difference(places: Sequence[Place], wanted: Params, containers: Containers, net: str, what: str) -> str:
+def _difference(places: Sequence[Place], wanted: Params, containers: Containers, net: nn.Module, what: str) -> str:
     """The error message for a checkpoint that fits nowhere, about the closest place."""
+    kind = type(net).__name__
     if not places:
         all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
-        return f"Expected {what} to hold the weights of {net}, {some(list(wanted))}, but {got}; check the architecture."
+        return (
+            f"Expected {what} to hold the weights of {kind}, {some(list(wanted))}, but {got}; check the architecture."
+        )
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
     missing, different = best.missing(wanted), best.different(wanted)
-    start = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
+    start = f"Expected {what} to fit {kind}" + (f" below '{best.path}'" if best.path else "")
     if missing or best.extra:
         parts = [f"{some(missing)} missing"] if missing else []
         if missing and best.extra:
@@ -232,7 +235,8 @@ def _difference(places: Sequence[Place], wanted: Params, containers: Containers,
         return f"{start}, but '{odd}' is {unusual(best.tensors[odd])}; save plain dense tensors of numbers."
     shapes = [(tuple(best.tensors[name].shape), tuple(wanted[name].shape)) for name in different]
     first = f"'{different[0]}' is {shapes[0][0]} in the file and {shapes[0][1]} in the network"
-    if len({(a[:1], b[:1]) for a, b in shapes}) == 1 and all(a[1:] == b[1:] for a, b in shapes):
+    one_pair = len({(a[:1], b[:1]) for a, b in shapes}) == 1 and all(a[1:] == b[1:] for a, b in shapes)
+    if one_pair and list(dict(net.named_parameters()))[-1] in different:  # the last layer
         classes = [(shape[0] if shape else 0) for shape in shapes[0]]
         fix = f"build the network with {classes[0]} classes, or use a file with {classes[1]}"
         return f"{start}, but {first}: the number of classes differs; {fix}."

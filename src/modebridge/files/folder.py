@@ -143,6 +143,12 @@ def read_folder(folder: Path) -> Parts:
             f"'{str(config.get('kind'))[:80]}' in {str(config.get('format'))[:80]}; use the version of modebridge that "
             "wrote it, or save it again."
         )
+    unknown = [name for name, tensor in tensors.items() if bool(tensor.isnan().any())]
+    if unknown:
+        raise ModebridgeError(
+            f"Expected '{folder}' to hold numbers, but got NaN in '{unknown[0]}'; use one saved before training "
+            "diverged."
+        )
     return Parts(config["object"], tensors, config["kind"])
 
 

@@ -49,12 +49,11 @@ def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
 
 
 def _numbered(prefix: str, trees: Iterable[Params]) -> dict[str, Tensor]:
-    every = [_prefixed(f"{prefix}.{k}", tree) for k, tree in enumerate(trees)]
-    return {name: tensor for tree in every for name, tensor in tree.items()}
+    return {f"{prefix}.{k}.{name}": tensor for k, tree in enumerate(trees) for name, tensor in tree.items()}
 
 
 def _mode_parts(mode: Mode) -> Parts:
-    tensors = {**_prefixed("params", mode.params), **_prefixed("buffers", mode.buffers)}
+    tensors = _prefixed("params", mode.params) | _prefixed("buffers", mode.buffers)
     return Parts({"extra": dict(mode.extra)} if mode.extra else {}, tensors)
 
 
@@ -66,10 +65,10 @@ def _mode(parts: Parts, given: Given) -> Mode:
 
 
 def _curve_parts(curve: Curve) -> Parts:
-    start, end = (_mode_parts(mode) for mode in (curve.start, curve.end))
-    tensors = {**_prefixed("start", start.tensors), **_prefixed("end", end.tensors)}
+    tensors = _prefixed("start", _mode_parts(curve.start).tensors) | _prefixed("end", _mode_parts(curve.end).tensors)
     tensors |= _numbered("pins", curve.pins) | _numbered("statistics", curve.statistics.values())
-    return Parts({**start.config, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
+    own = _mode_parts(curve.start).config
+    return Parts({**own, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
 
 
 def _curve(parts: Parts, given: Given) -> Curve:
@@ -93,28 +92,40 @@ def _bridge_parts(bridge: Bridge) -> Parts:
 
 
 def _bridge(parts: Parts, given: Given) -> Bridge:
-    config, tensors = parts.config, parts.tensors
-    name = config["name"]
-    if config["body"] is None and not given.bodies:
+    config, tensors, what = parts.config, parts.tensors, f"the body of '{parts.config['name']}'"
+    if config["body"] is not None:
+        body = build(config["body"], tensors)
+    elif given.bodies:
+        body = _same_class(given.bodies.pop(0), config["class"], what)
+    else:
         raise ModebridgeError(
-            f"Expected a body for '{name}', because its {config['class']} is a custom module of which only the weights "
-            "are stored, but got none; pass bodies=[...], one module per such bridge."
+            f"Expected a body for '{config['name']}', because its {config['class']} is a custom module of which only "
+            "the weights are stored, but got none; pass bodies=[...], one module per such bridge."
         )
-    body = frozen_copy(given.bodies.pop(0)) if config["body"] is None else build(config["body"], tensors)
-    fill(body, tensors, f"the body of '{name}'")
+    fill(body, tensors, what)
     others = [other for other in body.state_dict() if other not in tensors]
     if others:  # they would keep what the body was built with
         raise ModebridgeError(
-            f"Expected the body of '{name}' to have the tensors of the stored weights, but it also has '{others[0]}'; "
-            "pass the architecture that was saved."
+            f"Expected {what} to have the tensors of the stored weights, but it also has '{others[0]}'; pass the "
+            "architecture that was saved."
         )
     heads = body.heads if isinstance(body, Heads) else config["heads"] if config["body"] is None else 1
     for inner, parameter in body.named_parameters():
         parameter.requires_grad_(inner not in config["frozen"])
     nobody = [Mode({}, {})] * len(config["reads"])
-    bridge = Bridge(body, nobody, config["taps"], config["r"], name, config["share"], heads)
+    bridge = Bridge(body, nobody, config["taps"], config["r"], config["name"], config["share"], heads)
     bridge.reads, bridge._base = tuple(config["reads"]), config["base"]
     return bridge.eval()
+
+
+def _same_class(given: nn.Module, name: str, what: str) -> nn.Module:
+    """A copy of a module that the user passes; another class with the same tensors would compute something else."""
+    if name not in [cls.__name__ for cls in type(given).__mro__]:
+        raise ModebridgeError(
+            f"Expected {what} to be of class {name}, as was saved, but got {type(given).__name__}; pass the "
+            "architecture that was saved."
+        )
+    return frozen_copy(given)
 
 
 def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
@@ -126,7 +137,7 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     tensors |= _numbered("bridges", [part.tensors for part in bridges])
     # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
     state = base.state_dict()
-    constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
+    tensors |= _prefixed("constants", {name: b for name, b in base.named_buffers() if name not in state})
     config = {
         **modes[0].config,
         "net": describe(base, net),
@@ -137,22 +148,25 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
         ],
         "mean": ensemble.mean,
     }
-    return Parts(config, {**tensors, **_prefixed("constants", constants)})
+    return Parts(config, tensors)
 
 
 def _ensemble(parts: Parts, given: Given) -> Ensemble:
-    config = parts.config
+    config, what = parts.config, "the network"
     modes = [_mode(Parts(config, tensors), Given()) for tensors in parts.each("modes", config["modes"])]
-    if given.net is None and config["net"] is None:
+    if given.net is not None:
+        net = _same_class(given.net, config["class"], what)
+    elif config["net"] is not None:
+        net = frozen_copy(build(config["net"], modes[0].state))
+    else:
         raise ModebridgeError(
             f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but got "
             "none; pass net=, a module of the same architecture."
         )
-    net = frozen_copy(given.net if given.net is not None else build(config["net"], modes[0].state))
-    fill(net, modes[0].state, "the network")
+    fill(net, modes[0].state, what)
     shapes = {name: buffer.shape for name, buffer in net.named_buffers()}
     constants = parts.below("constants")
-    fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, "the network")
+    fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, what)
     bridges = []
     for k, stored in enumerate(config["bridges"]):
         bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), given)
@@ -162,7 +176,13 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
     ensemble = Ensemble(net, modes, bridges, mean=config["mean"])
     for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
         vars(copied)["reads"] = tuple(stored["reads"])
-    ensemble.temperature, ensemble._fitted = parts.tensors["temperature"], parts.tensors["fitted"]
+    temperature, fitted = parts.tensors["temperature"], parts.tensors["fitted"]
+    if temperature.dim() or fitted.dim() or not 0 < float(temperature) < float("inf"):
+        raise ModebridgeError(
+            f"Expected the stored temperature to be one number above 0, but got {str(temperature.tolist())[:80]}; "
+            "calibrate and save it again."
+        )
+    ensemble.temperature, ensemble._fitted = temperature, fitted
     return ensemble
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
-from modebridge import seeds
+from modebridge import seeds, trees
 from modebridge.bridges import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSpec, frozen_copy
@@ -24,8 +30,9 @@ CLASSES: dict[str, Any] = {
 }
 """Classes that files may name; nothing else is ever built."""
 
-LOADING = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"} | {
-    *("weights", "weights_backbone")
+LOADING = {
+    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"),  # timm
+    *("weights", "weights_backbone"),  # torchvision
 }
 """Options that read or download weights. A stored network has its own, so files may not contain these."""
 
@@ -61,19 +68,44 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
 def build(description: Mapping[str, Any], state: Params) -> nn.Module:
     """Build a module from its description, read from a file; the caller's random generators are not used.
 
-    A module of our own classes that differs in size from the stored tensors is refused before it takes any memory.
+    A module that is much larger than the stored tensors is refused before it takes time or memory.
     """
-    if "name" in description:
-        return _build_by_name(description["name"])
-    if _layers(description) > len(state):
-        raise ValueError(f"{_layers(description)} layers with {len(state)} tensors")
-    with torch.device("meta"):
-        planned = {name: tensor.shape for name, tensor in _build(description).state_dict().items()}
-    if planned != {name: tensor.shape for name, tensor in state.items()}:
-        raise ValueError("a module that does not match its tensors")
-    with seeds.borrowed(0):
-        module: nn.Module = _build(description)
+    make = _library_network(description["name"]) if "name" in description else partial(_build, description)
+    try:
+        if _layers(description) > len(state):  # our networks list their layers before they build the first
+            raise ValueError(f"{_layers(description)} layers with {len(state)} tensors")
+        with suppress(RuntimeError), torch.device("meta"), _no_larger_than(state):
+            make()  # some networks look at values, which this device does not have
+        with seeds.borrowed(0), _no_larger_than(state):
+            module = make()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"{type(module).__name__} is not a module")
+    except Exception as error:  # another library, or a class of ours with wrong arguments, can raise anything
+        raise ModebridgeError(
+            f"Expected '{description.get('name', description.get('class'))}' to be built, but got "
+            f"{type(error).__name__}: '{first_line(error)}'; install the versions that it was saved with, or pass net=."
+        ) from error
     return module
+
+
+@contextmanager
+def _no_larger_than(state: Params) -> Iterator[None]:
+    """Stop the construction of a module when it has far more tensors or numbers than these."""
+    tensors, numbers, thread = 2 * len(state) + 100, 2 * trees.size(state) + 10**7, get_ident()
+
+    def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal tensors, numbers
+        if tensor is not None and get_ident() == thread:  # hooks are global
+            tensors, numbers = tensors - 1, numbers - tensor.numel()
+            if tensors < 0 or numbers < 0:
+                raise ValueError("a network that is larger than the stored weights")
+
+    hooks = register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:
@@ -132,22 +164,13 @@ def library_factory(name: str) -> tuple[Callable[..., object], dict[str, Any]]:
     return partial(make, model), options
 
 
-def _build_by_name(name: str) -> nn.Module:
+def _library_network(name: str) -> Callable[[], object]:
+    """A function that builds the network that a file names."""
     factory, options = library_factory(name)
     hostile = [option for option in options if option in LOADING]
     if hostile or any(hub in name for hub in HUB):
         raise ValueError(f"a network that loads other weights ({', '.join(hostile) or 'from the hub'})")
-    with seeds.borrowed(0):
-        try:
-            net = factory(**options)
-        except Exception as error:  # another library can raise anything for wrong options
-            raise ModebridgeError(
-                f"Expected '{name}' to be built, but got {type(error).__name__}: '{first_line(error)}'; install the "
-                "version of the library that it was saved with, or pass net=."
-            ) from error
-    if not isinstance(net, nn.Module):
-        raise ValueError(f"a {type(net).__name__} instead of a network")
-    return net
+    return partial(factory, **options)
 
 
 def _described(value: Any) -> Any:
@@ -173,14 +196,10 @@ def _build(value: Any) -> Any:
 
 
 def _layers(description: Mapping[str, Any]) -> int:
-    """The number of layers that a description asks for: a few bytes could ask for millions."""
-    count = 0
-    for name, value in description.get("arguments", {}).items():
-        if isinstance(value, dict):
-            count += _layers(value)
-        elif name in ("stages", "blocks"):
-            count += value if isinstance(value, int) else sum(value) if name == "stages" else len(value)
-    return count
+    """The number of layers that a description of our own classes asks for: a few bytes could ask for millions."""
+    arguments = description.get("arguments", {})
+    inner = sum(_layers(value) for value in arguments.values() if isinstance(value, dict))
+    return inner + sum(arguments.get("stages", ()))
 
 
 def _timm_name(net: nn.Module) -> dict[str, Any] | None:
