@@ -75,8 +75,6 @@ class Curve:
     @classmethod
     def line(cls, start: Mode, end: Mode, pins: int = 1) -> Self:
         """The straight segment, with pins spaced evenly on it (a single pin is the midpoint)."""
-        if pins < 0:
-            raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
         straight = cls(start, end, ())
         return straight.with_pins([trees.clone(straight.settled(k / (pins + 1))) for k in range(1, pins + 1)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -53,9 +53,8 @@ class Mode:
         Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
         net_params, net_buffers, aliases = tensors_of(net)
-        extra = _extra_of(state)
-        tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and name not in extra}
-        saved = {name: tensor for name, tensor in tensors.items() if name not in aliases}
+        skipped = {*aliases, *(extra := _extra_of(state))}
+        saved = {name: tensor for name, tensor in state.items() if name not in skipped and isinstance(tensor, Tensor)}
         for name, tensor in saved.items():
             check_weights(name, tensor, net_params.get(name, net_buffers.get(name)))
         trees.check_same(
@@ -142,19 +141,19 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
     Returns:
         Parameters by name, buffers by name, and for every further name of a tied tensor its first name.
     """
-    params: dict[str, Tensor] = dict(net.named_parameters())
-    for name, tensor in (*params.items(), *net.named_buffers()):
+    params, own_buffers = dict(net.named_parameters()), dict(net.named_buffers())
+    first = {tensor: name for name, tensor in (*params.items(), *own_buffers.items())}
+    for tensor, name in first.items():
         if is_lazy(tensor):
             raise ModebridgeError(
                 f"Expected the weights of {type(net).__name__} to be initialized, but '{name}' has no shape yet; "
                 "run the network once on a batch of images first."
             )
-    first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}
     every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
     aliases = {name: first[tensor] for name, tensor in every if name != first[tensor]}
     state = net.state_dict()
-    buffers = {name: tensor for name, tensor in net.named_buffers() if name in state}
-    return params, buffers, aliases
+    buffers = {name: tensor for name, tensor in own_buffers.items() if name in state}
+    return {**params}, buffers, aliases
 
 
 def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
@@ -224,7 +223,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     # Only batch norm is in training mode: dropout and similar layers stay in evaluation mode.
     for name, module in norms.items():
         module.train()
-        module.register_forward_pre_hook(_Average(), with_kwargs=True)
+        module.register_forward_pre_hook(_averaging(), with_kwargs=True)
         fresh[f"{name}.running_mean"].zero_()
         fresh[f"{name}.running_var"].fill_(1.0)
     seen = 0
@@ -247,21 +246,20 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     return fresh
 
 
-class _Average:
-    """Sets a layer's momentum before each pass so that all images so far have the same weight."""
+def _averaging() -> Callable[..., None]:
+    """A hook that sets a layer's momentum before each pass so that all images so far have the same weight."""
+    seen = 0
 
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        assert isinstance(module, _NormBase)
+    def hook(norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal seen
         count = len(args[0] if args else kwargs["input"])
-        self._seen += count
-        module.momentum = count / self._seen
+        seen += count
+        norm.momentum = count / seen
+
+    return hook
 
 
-RESETS = ("reset_parameters", "_reset_parameters")
-"""Names of the methods with which torch's modules draw their weights; attention uses the latter."""
+RESETS = ("reset_parameters", "_reset_parameters")  # torch's modules draw their weights by one; attention by the latter
 
 EMBEDDING = 0.02
 """Standard deviation for all-zero tokens and position embeddings, the usual value in transformers."""

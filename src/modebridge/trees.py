@@ -47,13 +47,7 @@ def combine(weights: Sequence[float | Tensor], trees: Sequence[Params]) -> dict[
     >>> combine([0.25, 0.75], [{"w": torch.tensor(4.0)}, {"w": torch.tensor(8.0)}])
     {'w': tensor(7.)}
     """
-    if len(weights) != len(trees):
-        raise ModebridgeError(
-            f"Expected one weight per tree, but got {len(weights)} weights for {len(trees)} trees; drop or add weights."
-        )
     used = [(w, t) for w, t in zip(weights, trees, strict=True) if isinstance(w, Tensor) or w != 0.0]
-    if not used:
-        return {name: torch.zeros_like(tensor) for name, tensor in trees[0].items()}
     return {name: _weighted_sum([(w, t[name]) for w, t in used]) for name in trees[0]}
 
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 _PLAIN = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, torch.memory_format, type, range, slice)
 
-_WEIGHTS = ("training", "_parameters", "_buffers")
-
 
 def same_architecture(a: nn.Module, b: nn.Module) -> bool:
     """Whether two modules compute the same function if their parameters and persistent buffers are equal.
@@ -50,7 +48,7 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
         return _same(x, y, compared)
 
     if isinstance(a, Tensor):
-        return _like(a, b) and torch.equal(a, b)
+        return (a.shape, a.dtype) == (b.shape, b.dtype) and torch.equal(a, b.to(a.device))
     if isinstance(a, set | frozenset):
         return a == b and all(isinstance(item, _PLAIN) for item in a)
     if isinstance(a, tuple | list):
@@ -58,9 +56,7 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b) and all(map(same, a.values(), b.values()))
     if isinstance(a, nn.Module):
-        # All attributes except its own weights, including hooks and submodules.
-        rest = [{name: value for name, value in vars(m).items() if name not in _WEIGHTS} for m in (a, b)]
-        return _same_tensors(a, b) and same(*rest)
+        return same(_parts(a), _parts(b))
     if isinstance(a, partial):
         return same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords))
     if isinstance(a, MethodType):
@@ -73,24 +69,16 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     return plain and type(a).__module__ != "builtins" and same(vars(a), vars(b))
 
 
-def _same_tensors(a: nn.Module, b: nn.Module) -> bool:
-    for ours, theirs in ((a._parameters, b._parameters), (a._buffers, b._buffers)):
-        if list(ours) != list(theirs):
-            return False
-        for name, tensor in ours.items():
-            other = theirs[name]
-            if tensor is None or other is None:
-                if tensor is not other:
-                    return False
-            elif not _like(tensor, other) or (
-                name in a._non_persistent_buffers_set and not torch.equal(tensor, other.to(tensor.device))
-            ):
-                return False
-    return True
+def _parts(module: nn.Module) -> dict[str, Any]:
+    """All attributes, including hooks and submodules; of parameters and persistent buffers only shape and type."""
 
+    def signature(name: str, tensor: Tensor | None) -> object:
+        return tensor if tensor is None or name in module._non_persistent_buffers_set else (*tensor.shape, tensor.dtype)
 
-def _like(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype
+    parts = {name: value for name, value in vars(module).items() if name != "training"}
+    for kind in ("_parameters", "_buffers"):
+        parts[kind] = {name: signature(name, tensor) for name, tensor in parts[kind].items()}
+    return parts
 
 
 def _bound(function: FunctionType) -> tuple[Any, ...]:
