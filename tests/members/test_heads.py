@@ -99,8 +99,9 @@ def test_inputs_that_are_no_images_are_mixed_as_for_bridges() -> None:
 def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None:
     """Where no block can be wide, heads are as wide as `slim` says, whatever the rounding of shares."""
     net = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, classes))
-    setting = Setting(recipe(width_divisor=2.0))
-    vars(setting).update(network=SimpleNamespace(spec=None), net=net, example=torch.rand(2, 5))
-    for heads in (1, 2, 3):
-        plain, wide = (setting.body("I", "small", heads, wide) for wide in (False, True))
+    for modes in (2, 3, 4):
+        setting = Setting(replace(recipe(width_divisor=2.0), modes=modes))
+        vars(setting).update(network=SimpleNamespace(spec=None), net=net, example=torch.rand(2, 5))
+        plain, wide = (HeadsMember(0).chosen(setting, wide) for wide in (False, True))
+        assert wide.heads == modes - 1
         assert (wide.flops, wide.params) == (plain.flops, plain.params)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Setting
+from modebridge.members import BridgeMember, Setting
 from modebridge.recipes import DataFacts, RunData, find_recipe
 from tests.runs.small import tiny
 
@@ -32,8 +32,9 @@ def test_costs_of_a_named_set_need_no_data(monkeypatch: pytest.MonkeyPatch) -> N
     setting = Setting(find_recipe("digits"))
     setting.check()
     assert setting.base_cost.relative_flops == 1
-    assert setting.body("I", "small").share == pytest.approx(0.05, abs=0.02)
-    assert setting.body("I", "small") is setting.body("I", "small")
+    bridge = BridgeMember("I", 0, 1)
+    assert bridge.chosen(setting).share == pytest.approx(0.05, abs=0.02)
+    assert bridge.chosen(setting) is bridge.chosen(setting)
 
 
 def test_inputs_by_name_have_no_example_without_data() -> None:

@@ -6,18 +6,37 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 
 from modebridge.members import ArtefactData, Node, Parents, Setting
 from modebridge.recipes import Recipe
-from modebridge.runs import RunFolder
+from modebridge.runs import RunFolder, local
 from modebridge.training import TrainConfig
 from tests.runs.small import tiny
+
+ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "modebridge[cluster]"')
+
+
+@contextmanager
+def ray_here(address: str = "local", **options: object) -> Iterator[None]:
+    """A Ray whose workers save their work all the time; `OnRay` uses it."""
+
+    def save_often() -> None:  # in here, since a worker that starts knows no tests: it is sent whole
+        local.EVERY = 0.05
+
+    hook = {"worker_process_setup_hook": save_often}
+    ray.init(address, log_to_driver=False, logging_level="error", runtime_env=hook, **options)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def lasting(modes: int = 2, epochs: int = 40) -> Recipe:

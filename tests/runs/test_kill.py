@@ -20,9 +20,10 @@ from tests.runs.small import finished, small
 
 SCRIPT = """
 import sys
-from modebridge.runs import Local, RunFolder, run_recipe
+from modebridge.runs import RunFolder, local, run_recipe
 from tests.runs.small import small
-run_recipe(small(), folder=RunFolder(sys.argv[1]), executor=Local(every=0.05))
+local.EVERY = 0.05
+run_recipe(small(), folder=RunFolder(sys.argv[1]))
 """
 
 

@@ -18,10 +18,9 @@ from modebridge.members import Pin, members_of
 from modebridge.runs import Run, RunFolder
 from modebridge.runs.logits import Logits
 from modebridge.runs.ray import OnRay
-from tests.runs.ray_faults import Killer, Lump, epochs, lasting
+from tests.runs.ray_faults import Killer, Lump, epochs, lasting, ray_here
 from tests.runs.small import bits, tiny
 
-ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "modebridge[cluster]"')
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 
@@ -39,20 +38,20 @@ def everything(folder: RunFolder, executor: OnRay | None = None) -> None:
 
 
 @pytest.fixture
-def no_ray() -> Iterator[None]:
-    yield
-    ray.shutdown()
+def two_cores() -> Iterator[None]:
+    with ray_here(num_cpus=2, include_dashboard=False):
+        yield
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_two_workers_and_a_kill_end_at_the_bits_of_a_run_in_this_process(tmp_path: Path) -> None:
     recipe = lasting(epochs=24)
     wanted = [Pin(0, 1)]  # and its modes
     here, folder = Run(recipe, folder=RunFolder(tmp_path / "here")), RunFolder(tmp_path / "there")
     here.make(wanted)
-    with OnRay(recipe=recipe, cpus=2, every=0.05) as executor:
-        killer = Killer(folder.work, "modes")
-        there = Run(recipe, folder=folder, executor=executor)
-        there.make(wanted)
+    killer = Killer(folder.work, "modes")
+    there = Run(recipe, folder=folder, executor=OnRay(recipe=recipe))
+    there.make(wanted)
     assert bits(tmp_path / "there") == bits(tmp_path / "here")
     assert epochs(tmp_path / "there") == epochs(tmp_path / "here")
     assert sorted(there.trained) == sorted(here.trained)
@@ -60,8 +59,8 @@ def test_two_workers_and_a_kill_end_at_the_bits_of_a_run_in_this_process(tmp_pat
     assert not [place for place in folder.work.iterdir() if place.name != "lock"]
 
 
-def test_a_stage_that_raises_is_named_and_the_others_finish_first(no_ray: None) -> None:
-    with OnRay(recipe=tiny(), cpus=2) as executor:
+def test_a_stage_that_raises_is_named_and_the_others_finish_first() -> None:
+    with OnRay(recipe=tiny()) as executor:
         run = Run(tiny(), executor=executor)
         lumps = [Lump(1, behaviour="raise"), Lump(2, behaviour="slow"), Lump(3)]
         with pytest.raises(ModebridgeError) as caught:
@@ -70,25 +69,23 @@ def test_a_stage_that_raises_is_named_and_the_others_finish_first(no_ray: None) 
         assert "stage lumps 1 to succeed, but on node" in sentence
         assert "RuntimeError: the disk of this node is on fire'" in sentence
         assert [bool(run.store.meta(lump.place)) for lump in lumps] == [False, True, True]
-    with pytest.raises(ModebridgeError, match="above 0 and at most 1, but got 1"):
-        OnRay(recipe=tiny(), gpus=1.5)
-    with pytest.raises(ModebridgeError, match="to have 1 GPU, but got at most 0"):
-        OnRay(recipe=tiny(), device="cuda", cpus=1)
+        with pytest.raises(ModebridgeError, match="to have a GPU, but none has"):
+            OnRay(recipe=tiny(), device="cuda")
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_a_row_end_at_the_same_bytes(here: Path, tmp_path: Path, no_ray: None) -> None:
+@pytest.mark.usefixtures("two_cores")
+def test_twenty_kills_in_a_row_end_at_the_same_bytes(here: Path, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with OnRay(recipe=lasting(3), cpus=2, every=0.05) as executor:
-        killer = Killer(folder.work, "", times=20)
-        everything(folder, executor)
+    killer = Killer(folder.work, "", times=20)
+    everything(folder, OnRay(recipe=lasting(3)))
     assert len(killer.killed) == 20
     assert bits(tmp_path) == bits(here)
     assert epochs(tmp_path) == epochs(here)
 
 
 @pytest.mark.slow
-def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path, no_ray: None) -> None:
+def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -102,7 +99,8 @@ def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path, no_ra
             cluster.remove_node(second, allow_graceful=False)
 
     try:
-        with OnRay(cluster.address, recipe=lasting(3), every=0.05) as executor:
+        with ray_here(cluster.address):
+            executor = OnRay(recipe=lasting(3))
             assert executor.about.startswith("2 nodes, 2 cores")
             run = Run(lasting(3), folder=RunFolder(tmp_path), executor=executor, progress=lose)
             run.make([Logits(member) for member in members_of(lasting(3))])
@@ -114,9 +112,9 @@ def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path, no_ra
 
 SCRIPT = """
 import sys
-from tests.runs.test_ray import OnRay, RunFolder, everything, lasting
-with OnRay(recipe=lasting(3), cpus=2, every=0.05) as executor:
-    everything(RunFolder(sys.argv[1]), executor)
+from tests.runs.test_ray import OnRay, RunFolder, everything, lasting, ray_here
+with ray_here(num_cpus=2, include_dashboard=False):
+    everything(RunFolder(sys.argv[1]), OnRay(recipe=lasting(3)))
 print("done")
 """
 

@@ -112,9 +112,8 @@ def ensembles_for(setting: Setting) -> dict[str, Ensemble]:
     row = plans.get("heads") or plans["bridge"]
     member = parse_member(row.members[-1])
     assert isinstance(member, SmallNetwork)
-    heads = member.heads(recipe)
-    sizing = setting.sizing("I", member.size, heads, member.wide)
-    bridge = build_bridge(net, setting.example, modes[:1], heads, name=member.name, seed=0, **sizing)
+    sizing = member.sizing(setting, member.wide)
+    bridge = build_bridge(net, setting.example, modes[:1], member.heads(recipe), name=member.name, seed=0, **sizing)
     return {
         "DE-1": Ensemble(net, modes[:1]),
         row.name: Ensemble(net, modes[:1], [bridge]),

@@ -6,9 +6,12 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
-from modebridge.bridges import Bridge, Kind, Target, build_bridge, curve_target, label_target
+import torch
+
+from modebridge.batches import map_inputs
+from modebridge.bridges import Bridge, Kind, ResidualBody, Target, build_bridge, curve_target, label_target
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
 from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
@@ -22,6 +25,8 @@ from modebridge.training import TrainConfig, fit_many
 
 SIZE = r"(?P<size>small|medium|slim\d+(?:\.\d+)?)"
 """The sizes that `Recipe.slim` accepts, as part of members' names."""
+ROUNDING = 1 + 1e-9
+"""So that a body fits into its own share of the FLOPs, which is rounded."""
 
 
 class SmallNetwork(Member, Node):
@@ -57,18 +62,35 @@ class SmallNetwork(Member, Node):
         """The number of heads of its body."""
         return 1
 
-    def _sizing(self, recipe: Recipe) -> tuple[Kind, str, int, bool]:
-        return "I" if len(self.reads) == 1 else "II", self.size, self.heads(recipe), self.wide
+    def chosen(self, setting: Setting, wide: bool | None = None) -> Bridge:
+        """A bridge of its size with its cost; it may have no weights. `wide` replaces its own, to compare."""
+        kind: Kind = "I" if len(self.reads) == 1 else "II"
+        heads, wide = self.heads(setting.recipe), self.wide if wide is None else wide
 
-    def chosen(self, setting: Setting) -> Bridge:
-        """A bridge of its size with its cost; it may have no weights."""
-        return setting.body(*self._sizing(setting.recipe))
+        def build() -> Bridge:
+            device = next(setting.bare.parameters()).device
+            example = map_inputs(lambda tensor: tensor.to(device), setting.example)
+            options = self.sizing(setting, wide)
+            with torch.device(device):  # where the body is built
+                return build_bridge(setting.bare, example, kind, heads, **options)
+
+        return setting.once((kind, self.size, heads, wide), build)
+
+    def sizing(self, setting: Setting, wide: bool) -> dict[str, Any]:
+        """The options of `build_bridge` for its width; a wide body gets the FLOPs of the plain one, for equal costs."""
+        slim, budget = setting.recipe.slim(self.size), setting.recipe.budget_of(self.size)
+        if wide:
+            plain = self.chosen(setting, wide=False)
+            # Without blocks nothing is wide.
+            wide = bool(plain.share) and any(isinstance(module, ResidualBody) for module in plain.body.modules())
+            budget = budget or plain.share * ROUNDING if wide else budget
+        return {"slim": slim, "budget": budget, "wide": wide}
 
     def plan(self, setting: Setting, tensors: Parents) -> Bridge:
         """The bridge before training."""
-        named = {"name": self.name, "seed": setting.seed_of(self.stem), **setting.sizing(*self._sizing(setting.recipe))}
         modes, target = self._modes(setting, tensors), self.learned(setting, tensors)
-        return build_bridge(setting.net, setting.example, modes, target, **named)
+        named = {"name": self.name, "seed": setting.seed_of(self.stem)}
+        return build_bridge(setting.net, setting.example, modes, target, **named, **self.sizing(setting, self.wide))
 
     def _modes(self, setting: Setting, tensors: Parents) -> list[Mode]:
         nodes = [node for member in self.reads for node in member.nodes(setting.recipe)]

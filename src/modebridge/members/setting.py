@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import map_inputs
-from modebridge.bridges import Bridge, Kind, ResidualBody, build_bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, frozen_copy
@@ -24,8 +22,6 @@ from modebridge.training import Engine, TrainConfig
 from modebridge.types import Inputs
 
 T = TypeVar("T")
-ROUNDING = 1 + 1e-9
-"""So that a body fits into its own share of the FLOPs, which is rounded."""
 
 
 @dataclass(frozen=True)
@@ -142,25 +138,3 @@ class Setting:
         if key not in self._kept:
             self._kept[key] = build()
         return self._kept[key]  # type: ignore[no-any-return]
-
-    def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> Bridge:
-        """The body of a bridge with its cost; it may have no weights."""
-
-        def build() -> Bridge:
-            device = next(self.bare.parameters()).device
-            example = map_inputs(lambda tensor: tensor.to(device), self.example)
-            options = self.sizing(kind, size, heads, wide)
-            with torch.device(device):  # where the body is built
-                return build_bridge(self.bare, example, kind, heads, **options)
-
-        return self.once((kind, size, heads, wide), build)
-
-    def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> dict[str, Any]:
-        """The options of `build_bridge` for a width; a wide body gets the FLOPs of the plain one, for equal costs."""
-        plain: dict[str, Any] = {"slim": self.recipe.slim(size), "budget": self.recipe.budget_of(size), "wide": False}
-        if not wide:
-            return plain
-        chosen = self.body(kind, size, heads)
-        if not chosen.share or not any(isinstance(module, ResidualBody) for module in chosen.body.modules()):
-            return plain  # no blocks
-        return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "wide": True}

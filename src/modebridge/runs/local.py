@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from modebridge.errors import plural
-from modebridge.members import ArtefactData, Parents, Setting
+from modebridge.members import Made, Parents, Setting
 from modebridge.runs.graph import Job
 from modebridge.training import Checkpoints, Epoch
 
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
     def execute(
         self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
-    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
+    ) -> Iterator[tuple[Job, Made]]:
         """Make jobs that do not depend on each other, and yield each with its results, in any order.
 
         Unfinished work is kept in the folder `work`, if there is one, so that a killed job resumes.
@@ -45,43 +45,29 @@ class Executor(Protocol):
 class Local(Executor):
     """On a CPU in parallel, one core each; on a GPU, or in several processes that train together, one at a time."""
 
-    def __init__(self, every: float = EVERY) -> None:
-        self._every = every
-
     def execute(
         self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
-    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
-        def make(job: Job) -> dict[str, ArtefactData]:
-            return make_job(job, setting, parents, work, report, self._every)
-
+    ) -> Iterator[tuple[Job, Made]]:
         engine = setting.engine
-        # One core even for a single job, so that sums over images do not depend on the number of cores.
-        if jobs[0].kind.one_core and engine.device.type == "cpu" and engine.processes.size == 1:
-            yield from _side_by_side(jobs, make)
+        if not jobs[0].kind.one_core or engine.device.type != "cpu" or engine.processes.size > 1:
+            # Processes that train together must train the same thing at the same time.
+            for job in jobs:
+                yield job, make_job(job, setting, parents, work, report)
             return
-        # Processes that train together must train the same thing at the same time.
-        for job in jobs:
-            yield job, make(job)
-
-
-def _side_by_side(
-    jobs: Sequence[Job], make: Callable[[Job], dict[str, ArtefactData]]
-) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
-    """Jobs on threads, one core each: torch releases the GIL inside its operations."""
-    cores = os.cpu_count() or 1
-    # Three jobs that share two cores finish sooner than two and then one.
-    workers = len(jobs) if len(jobs) < 2 * cores else cores
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(workers)
-    try:
-        futures: dict[Future[dict[str, ArtefactData]], Job] = {pool.submit(make, job): job for job in jobs}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    finally:
-        # After an error (or Ctrl-C) start no more jobs, and do not wait for the running ones.
-        pool.shutdown(wait=False, cancel_futures=True)
-        torch.set_num_threads(before)
+        # On threads, since torch releases the GIL inside its operations. One core even for a single job, so that sums
+        # over images do not depend on the number of cores.
+        cores, before = os.cpu_count() or 1, torch.get_num_threads()
+        torch.set_num_threads(1)
+        # Three jobs that share two cores finish sooner than two and then one.
+        pool = ThreadPoolExecutor(len(jobs) if len(jobs) < 2 * cores else cores)
+        try:
+            futures = {pool.submit(make_job, job, setting, parents, work, report): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            # After an error (or Ctrl-C) start no more jobs, and do not wait for the running ones.
+            pool.shutdown(wait=False, cancel_futures=True)
+            torch.set_num_threads(before)
 
 
 def make_job(
@@ -90,8 +76,7 @@ def make_job(
     parents: Parents,
     work: Path | None = None,
     report: JobReport = lambda job, epoch: None,
-    every: float = EVERY,
-) -> dict[str, ArtefactData]:
+) -> Made:
     """Make the nodes of a job. Everything in a run folder is made by this function.
 
     Checkpoints are kept in the folder `work`, if there is one. The results, by name, have the time, the machine and the
@@ -110,13 +95,13 @@ def make_job(
     config = replace(
         training,
         device=setting.engine.device,
-        checkpoints=None if saved is None else Checkpoints(saved, every),
+        checkpoints=None if saved is None else Checkpoints(saved, EVERY),
         callbacks=(note,),
         progress=False,  # the run shows its progress
     )
     made = job.kind.make(job.nodes, setting, parents, config)
     more = {"seconds": (time.perf_counter() - start) / len(job.nodes), **machine()}
-    results: dict[str, ArtefactData] = {}
+    results: Made = {}
     for k, node in enumerate(job.nodes):
         epochs = {"epochs": log.of(node.name, k)} if job.kind.trained else {}
         results[node.name] = replace(made[node.name], metadata={**more, **epochs, **made[node.name].metadata})

@@ -17,10 +17,10 @@ import torch
 
 from modebridge import __version__
 from modebridge.errors import ModebridgeError, first_line, plural
-from modebridge.members import ArtefactData, Parents, Setting, Tensors
+from modebridge.members import Made, Parents, Setting, Tensors
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Job
-from modebridge.runs.local import EVERY, Executor, JobReport, make_job
+from modebridge.runs.local import Executor, JobReport, make_job
 from modebridge.training import Epoch
 
 LOCAL = "ray"
@@ -40,33 +40,21 @@ class OnRay(Executor):
             "ray://HOST:10001".
         recipe: the recipe; decides whether jobs use GPUs if the device is "auto".
         device: "auto", "cpu" or "cuda".
-        gpus: GPUs per job; 0.5 puts two jobs on a card. None requests one on "cuda", otherwise none.
-        cpus: number of cores for a Ray started here; None for all.
-        every: seconds between two checkpoints.
     """
 
-    def __init__(
-        self,
-        address: str = LOCAL,
-        *,
-        recipe: Recipe,
-        device: str = "auto",
-        gpus: float | None = None,
-        cpus: int | None = None,
-        every: float = EVERY,
-    ) -> None:
-        if gpus is not None and not 0 < gpus <= 1:
-            raise ModebridgeError(
-                f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage uses one GPU."
-            )
-        self._gpus, self._every = gpus, every
+    def __init__(self, address: str = LOCAL, *, recipe: Recipe, device: str = "auto") -> None:
         self._ray = _ray()
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            self._connect(address, cpus)
+            self._connect(address)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         self._cores = max(int(node.get("CPU", 1)) for node in nodes) or 1
-        self.device = self._device(device, recipe, max(node.get("GPU", 0.0) for node in nodes))
+        has_gpu = any(node.get("GPU", 0.0) >= 1 for node in nodes)
+        if device == "cuda" and not has_gpu:
+            raise ModebridgeError(
+                "Expected a node of the Ray cluster to have a GPU, but none has; add one, or use --device cpu."
+            )
+        self.device = device if device != "auto" else "cuda" if recipe.device != "cpu" and has_gpu else "cpu"
         total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
         self.about = (
             f"{plural(len(nodes), 'node')}, {plural(total['CPU'], 'core')}, {plural(total['GPU'], 'GPU')}; "
@@ -74,32 +62,19 @@ class OnRay(Executor):
         )
         """A description of the cluster."""
 
-    def _connect(self, address: str, cpus: int | None) -> None:
+    def _connect(self, address: str) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
             if host and port.isdigit():  # Ray itself would keep trying for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
-            if address == LOCAL:
-                self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-            else:
-                self._ray.init(address=address, **quiet)
+            local = {"address": "local", "include_dashboard": False}
+            self._ray.init(**(local if address == LOCAL else {"address": address}), **quiet)
         except (OSError, RuntimeError, ValueError, AssertionError, ImportError) as error:
             raise ModebridgeError(
                 f"Expected a Ray cluster at '{address}', but got '{first_line(error)}'; start one (ray start --head), "
                 "set RAY_AUTH_MODE=token if it requires a token, or use --on ray for one on this machine."
             ) from error
-
-    def _device(self, requested: str, recipe: Recipe, cards: float) -> str:
-        needed = self._gpus or 1.0
-        if requested == "cuda" and cards < needed:
-            raise ModebridgeError(
-                f"Expected a node of the Ray cluster to have {needed:g} GPU, but got at most {cards:g}; add one, or "
-                "use --device cpu."
-            )
-        if requested == "auto":
-            return "cuda" if recipe.device != "cpu" and cards >= needed else "cpu"
-        return requested
 
     def __enter__(self) -> OnRay:
         return self
@@ -110,7 +85,7 @@ class OnRay(Executor):
 
     def execute(
         self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
-    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
+    ) -> Iterator[tuple[Job, Made]]:
         data = setting.data
         sent = pickle.dumps(replace(setting, device=self.device or "auto"))
         about = _versions(), (data.learned_from, data.scored_on), None if work is None else str(work.absolute())
@@ -123,10 +98,10 @@ class OnRay(Executor):
                 name=job.title,
                 max_retries=RETRIES,
                 num_cpus=min(threads, self._cores) if self.device == "cpu" else 1,
-                num_gpus=self._gpus or (1 if self.device == "cuda" else 0),
+                num_gpus=1 if self.device == "cuda" else 0,
             )
             needed = [places[place] for place in job.parents]
-            waiting[options.remote(sent, pickle.dumps(job), threads, self._every, *about, *needed)] = job
+            waiting[options.remote(sent, pickle.dumps(job), threads, *about, *needed)] = job
         failure: Exception | None = None
         try:
             while waiting:
@@ -151,12 +126,11 @@ def _make(
     sent: bytes,
     job: bytes,
     threads: int,
-    every: float,
     versions: Mapping[str, str],
     images: tuple[str, str],
     work: str | None,
     *parents: Tensors,
-) -> dict[str, ArtefactData]:
+) -> Made:
     """Make a job on a node; the run and the job are unpickled here, where an error can be told from a lost worker."""
     try:
         for name, version in _versions().items():
@@ -175,7 +149,7 @@ def _make(
         shared = work is not None and Path(work).is_dir()
         folder = Path(work) if work is not None and shared else Path(tempfile.gettempdir()) / "modebridge-checkpoints"
         folder.mkdir(exist_ok=True)
-        results = make_job(made, setting, dict(zip(made.parents, parents, strict=True)), folder, every=every)
+        results = make_job(made, setting, dict(zip(made.parents, parents, strict=True)), folder)
         if not shared:  # only this node can remove its files
             for file in folder.glob(f"{made.saved_as(setting.engine.way)}*"):
                 file.unlink()
