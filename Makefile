@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
 
-test: $(VENV)/.dev ## everything that guards main
+test: $(VENV)/.dev ## lint, types, layers, tests
 	$(MAKE) lint layers
 	$(MAKE) -j 2 types tests
 

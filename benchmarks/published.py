@@ -56,11 +56,11 @@ def write_rows(folder: Path, rows: dict[str, tuple[Tensor, Tensor]]) -> None:
 def compute(
     rows: dict[str, tuple[Tensor, Tensor]], between: tuple[str, str], pairs: list[Record]
 ) -> tuple[list[Record], list[Record]]:
-    """Scores with their share of the way between two rows, and differences between (means over) rows.
+    """Scores with the share of the gap that they close between two rows, and differences between (means over) rows.
 
     Args:
         rows: NLL and right or wrong of every row.
-        between: the rows where the way begins and ends, one network and two.
+        between: the rows at the two ends of the gap, one network and two.
         pairs: records with the names of rows under "a" and "b".
     """
     names = list(rows)
@@ -152,7 +152,7 @@ def tables(folder: Path) -> list[str]:
     """Rows, correspondence and differences of a folder as Markdown."""
     published = json.loads((folder / "results.json").read_text())
     lines = [
-        "| members | FLOPs | params | ACC % | NLL | ECE | Brier | T | way: NLL | ACC |",
+        "| members | FLOPs | params | ACC % | NLL | ECE | Brier | T | gap closed: NLL | ACC |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in published["rows"]:

@@ -103,10 +103,10 @@ GUESS = 2.3
 @pytest.mark.parametrize(
     ("two", "bridged", "message"),
     [
-        (0.3, 0.35, "went 50% of the way"),
+        (0.3, 0.35, "closed 50% of the gap"),
         (0.3, 0.45, "one bridge did not help"),
         (0.4, 0.35, "a second network did not help"),
-        # Two networks hardly better than one, and a bridge far beyond them: no "366% of the way" out of that.
+        # Two networks hardly better than one, and a bridge far beyond them: no "366% of the gap" out of that.
         (0.37, 0.29, "further than a whole second network did (0.370). Modes that are not fully trained"),
     ],
 )
@@ -114,7 +114,7 @@ def test_the_sentence_says_what_happened(two: float, bridged: float, message: st
     rows = [row("DE-1", 0.4), row("DE-1 + 1 bridge I", bridged), row("DE-1 + 1 label control", 0.38), row("DE-2", two)]
     said = summary(rows, GUESS)
     assert message in said
-    assert ("%" in said) == ("% of the way" in message)
+    assert ("%" in said) == ("% of the gap" in message)
 
 
 def test_the_sentence_gives_no_figure_where_there_is_none() -> None:
@@ -126,7 +126,7 @@ def test_the_sentence_gives_no_figure_where_there_is_none() -> None:
     unsure = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.39), two], GUESS)
     assert "cannot tell from zero (95 % interval -0.010 to 0.050), so there is no gap" in unsure
     for said in (untrained, unsure):
-        assert "of the way" not in said
+        assert "of the gap" not in said
         assert "worth" not in said
 
 
@@ -136,12 +136,12 @@ def test_the_sentence_has_intervals_and_no_dee_beyond_the_ensembles_measured() -
     said = summary(
         [row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, dee=1.5, intervals={"closed": (0.3, 0.7)}), two, many], GUESS
     )
-    assert "went 50% [30% to 70%] of the way" in said
+    assert "closed 50% [30% to 70%] of the gap" in said
     assert "is worth more than 2 networks" in said
     heads = row("DE-1 + 3 heads (others)", 0.29, role="heads", intervals={"closed": (0.9, 1.3)})
     assert "heads" not in said
     said = summary(
         [row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, intervals={"closed": (0.3, 0.7)}), two, many, heads], GUESS
     )
-    assert "DE-1 + 3 heads (others), one bridge at x1.05 that needs no curve, went 110% [90% to 130%]. In" in said
+    assert "DE-1 + 3 heads (others), one bridge at x1.05 that needs no curve, closed 110% [90% to 130%]. In" in said
     assert "95 % intervals over the test images (too short with only 100)." in said

@@ -76,7 +76,7 @@ SHORT: dict[str, Any] = {"modes": 3, "pairs": "all", "pin_start": "midpoint"}
 CIFAR10_SHORT = replace(
     CIFAR10,
     name="cifar10-short",
-    about="CIFAR-10 in a hurry: ResNet-32x2 with FRN, 3 modes, a quarter of an hour on one H200",
+    about="CIFAR-10, short: ResNet-32x2 with FRN, 3 modes, 15 minutes on one H200",
     mode=StageConfig(45, 1e-3),
     curve=StageConfig(90, 1e-3),
     bridge=StageConfig(40),
@@ -85,7 +85,7 @@ CIFAR10_SHORT = replace(
 TIN200_SHORT = replace(
     TIN200,
     name="tin200-short",
-    about="Tiny ImageNet in a hurry: ResNet-34 with FRN, 3 modes, 6 epochs each, curves 8",
+    about="Tiny ImageNet, short: ResNet-34 with FRN, 3 modes, 6 epochs each, curves 8",
     mode=StageConfig(6, 5e-4),
     curve=StageConfig(8, 5e-4),
     bridge=StageConfig(4),

@@ -172,7 +172,7 @@ def summary(rows: Sequence[Row], guess_nll: float) -> str:
             "longer before you believe it."
         )
 
-    def way(row: Row) -> str:
+    def closed(row: Row) -> str:
         percent = f"{closed_gap(one.nll, row.scores.nll, two.nll):.0%}"
         ends = row.scores.intervals.get("closed")
         return percent if ends is None else f"{percent} [{ends[0]:.0%} to {ends[1]:.0%}]"
@@ -182,17 +182,17 @@ def summary(rows: Sequence[Row], guess_nll: float) -> str:
     most = max(len(row.members) for row in rows if row.family == rows[0].family)
     worth = f"{best.scores.dee:.1f} networks" if best.scores.dee <= most else f"more than {most} networks"
     sentence = (
-        f"What you just saw: one small bridge at x{bridged.cost.relative_flops:.2f} the FLOPs of one network went "
-        f"{way(by_role['bridge'])} of the way from one network's NLL ({one.nll:.3f}) to two networks' "
+        f"What you just saw: one small bridge at x{bridged.cost.relative_flops:.2f} the FLOPs of one network closed "
+        f"{closed(by_role['bridge'])} of the gap from one network's NLL ({one.nll:.3f}) to two networks' "
         f"({two.nll:.3f} at x2.00), and {best.name} at x{best.scores.cost.relative_flops:.2f} is worth {worth}"
     )
     if "control" in by_role:
-        sentence += f"; the same bridge trained on labels alone, without a curve, went {way(by_role['control'])}"
+        sentence += f"; the same bridge trained on labels alone, without a curve, closed {closed(by_role['control'])}"
     sentence += "."
     if "heads" in by_role:
         heads = by_role["heads"]
         flops = heads.scores.cost.relative_flops
-        sentence += f" {heads.name}, one bridge at x{flops:.2f} that needs no curve, went {way(heads)}."
+        sentence += f" {heads.name}, one bridge at x{flops:.2f} that needs no curve, closed {closed(heads)}."
     if "closed" in bridged.intervals:
         few = f" (too short with only {bridged.n})" if bridged.n < FEW else ""
         sentence += f" In brackets: 95 % intervals over the test images{few}."
