@@ -266,7 +266,7 @@ EMBEDDING = 0.02
 
 
 def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """New values for every parameter: each module's own reset, then the paper's initialisation where it applies.
+    """New values for every parameter: each module's own reset, then the paper's initialization where it applies.
 
     Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
     from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values

@@ -50,7 +50,7 @@ class MimoObjective(BaselineObjective):
 class Mimo(Baseline):
     """A network whose first convolution reads M images at once, and whose last linear layer predicts for each.
 
-    Operations before the first convolution (such as normalisation) act on each image, and those after the last layer
+    Operations before the first convolution (such as normalization) act on each image, and those after the last layer
     on each prediction. In prediction the M images are the same.
 
     Args:

@@ -24,7 +24,7 @@ class Packed(Baseline):
     alpha^2 / M of them.
 
     Args:
-        net: any module that keeps the order of channels from layer to layer and normalises them separately; it is
+        net: any module that keeps the order of channels from layer to layer and normalizes them separately; it is
             copied. Its weights are cut to the groups, and scaled by sqrt(M) where a sum has M times fewer terms.
         members: number of members M; it must divide the channels of all layers.
         example: a batch, to find the first and last layer and to check that members are independent.

@@ -277,7 +277,7 @@ def _widest(fits: Callable[[int], bool], narrowest: int) -> int:
     """Bisection over the widths 1, 2, ..., 7, 8, 16, 24, ...; the smallest is known to fit.
 
     Costs grow with the width, except where the first shortcut needs no projection: if that width is cheaper than its
-    neighbour it may be missed, but the budget is never exceeded.
+    neighbor it may be missed, but the budget is never exceeded.
     """
 
     def width(index: int) -> int:

@@ -268,7 +268,7 @@ def open_image(path: str) -> Picture:
 
 
 def centre_crop(image: Picture, size: int, resize: int) -> Picture:
-    """Scale the shorter side to `resize`, then crop the centre."""
+    """Scale the shorter side to `resize`, then crop the center."""
     from PIL import Image
 
     width, height = image.size

@@ -180,7 +180,7 @@ def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
             left, top = chance.randint(0, width - w), chance.randint(0, height - h)
             break
     else:
-        # Too narrow for any crop: use the centre, within the allowed aspect ratios.
+        # Too narrow for any crop: use the center, within the allowed aspect ratios.
         w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
         left, top = (width - w) // 2, (height - h) // 2
     cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)

@@ -122,7 +122,7 @@ def load_digits() -> ImageSet:
     """The 1,797 digits as floats in [0, 1], (1797, 1, 8, 8), in their stored order.
 
     Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
-    1998, https://doi.org/10.24432/C50P49, license CC BY 4.0. These are the images of its test set, 8x8 with 17 grey
+    1998, https://doi.org/10.24432/C50P49, license CC BY 4.0. These are the images of its test set, 8x8 with 17 gray
     levels, as scikit-learn ships them.
     """
     with resources.files("modebridge.data").joinpath("digits.npz").open("rb") as raw, np.load(raw) as file:

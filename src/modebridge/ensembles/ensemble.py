@@ -45,7 +45,7 @@ class Ensemble(EvaluationOnly):
         modes: at least one mode; each is a member.
         bridges: bridges of types I and II; each is a member and reads modes that are members too.
         mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" averages their logits,
-            which gives the normalised geometric mean of their probabilities.
+            which gives the normalized geometric mean of their probabilities.
     """
 
     temperature: Tensor

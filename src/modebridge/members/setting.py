@@ -94,7 +94,7 @@ class Setting:
 
     @cached_property
     def bare(self) -> nn.Module:
-        """The architecture for counting, without weights if possible: initialising them takes seconds."""
+        """The architecture for counting, without weights if possible: initializing them takes seconds."""
         if self.network.spec is None:
             return self.net
         with torch.device("meta"):

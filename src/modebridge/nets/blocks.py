@@ -43,7 +43,7 @@ class FilterResponseNorm(nn.Module):
         nn.init.zeros_(self.tau)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise each channel of each image by the root mean square of its map."""
+        """Normalize each channel of each image by the root mean square of its map."""
         # For bf16 inputs the sums and the factor are fp32 and the output is bf16; wider dtypes are not converted.
         wide = trees.wide(x)
         places = tuple(range(2, x.dim()))
@@ -58,7 +58,7 @@ class FilterResponseNorm(nn.Module):
 
 
 def make_norm(norm: Norm, channels: int, axes: int = 2) -> nn.Module:
-    """The normalisation layer `norm` for `channels` channels of maps, or of sequences if `axes` is 1."""
+    """The normalization layer `norm` for `channels` channels of maps, or of sequences if `axes` is 1."""
     if norm == "frn":
         return FilterResponseNorm(channels)
     if norm == "bn":

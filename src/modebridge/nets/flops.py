@@ -243,7 +243,7 @@ def _axes(module: nn.Module, args: tuple[Any, ...], watched: ForwardTrace) -> No
     if isinstance(module, ON_MAPS):
         watched.first.add(shape)
     elif isinstance(module, nn.Linear) or (
-        # timm's LayerNorm2d is a subclass, but normalises the first axis.
+        # timm's LayerNorm2d is a subclass, but normalizes the first axis.
         isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
     ):
         watched.last.add(shape)

@@ -205,7 +205,7 @@ def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNet
 
 
 def resnet(name: str, norm: Norm = "frn", classes: int | None = None, seed: int | None = None) -> ResNet:
-    """A newly initialised network of the paper (or "digits").
+    """A newly initialized network of the paper (or "digits").
 
     Args:
         name: "cifar10" (ResNet-32x2), "cifar100" (32x4), "tin200" (34), "in1k" (50) or "digits".

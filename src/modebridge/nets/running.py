@@ -236,7 +236,7 @@ class Tapped(nn.Module):
     def state_of(self, state: Params) -> dict[str, Tensor]:
         """Rename the parameters and buffers of the network as `run` expects them."""
         placeholders = self.net.state_dict()
-        # In the memory format of the placeholders: the compiler specialises on the memory format.
+        # In the memory format of the placeholders: the compiler specializes on the memory format.
         return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 

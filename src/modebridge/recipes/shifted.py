@@ -81,7 +81,7 @@ def corrupt(images: Tensor, corruption: str, severity: int, seed: int = 0) -> Te
 
 
 def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
-    """Images (N, C, H, W) of another shape: repeated or averaged to grey, resized bilinearly."""
+    """Images (N, C, H, W) of another shape: repeated or averaged to gray, resized bilinearly."""
     images = images.mean(dim=1, keepdim=True) if shape[0] == 1 else images.expand(-1, shape[0], -1, -1)
     return F.interpolate(images, size=list(shape[1:]), mode="bilinear", antialias=True)
 
