@@ -1,6 +1,6 @@
 """Files and folders that appear whole or not at all, and one hash over tensors and metadata, checked on read.
 
-Everything that modebridge stores is written here: saved objects, artefacts of a run, checkpoints, exported files.
+Everything that modebridge stores is written here: saved objects, artifacts of a run, checkpoints, exported files.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Network:
 
     @cached_property
     def key(self) -> str:
-        """Identifies the architecture in the keys of trained artefacts: the spec, or layers, names and shapes."""
+        """Identifies the architecture in the keys of trained artifacts: the spec, or layers, names and shapes."""
         if self.spec is not None:
             return str(self.spec)
         net = self.build(torch.Generator().manual_seed(0))

@@ -218,7 +218,7 @@ def bars_figure(
 
 
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
+    """Training losses by epoch, one panel per folder of artifacts: modes, curves, bridges."""
     panels = []
     for folder, series in metrics.items():
         losses = {

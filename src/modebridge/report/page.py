@@ -54,7 +54,7 @@ class PageData:
     classes: Sequence[str]
     profiles: Mapping[str, Sequence[CurvePoint]]  # by curve
     samples: Samples | None
-    metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]  # by folder and artefact
+    metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]  # by folder and artifact
     studies: Sequence[StudyPart]
     provenance: Mapping[str, str]
     recipe: str  # as TOML

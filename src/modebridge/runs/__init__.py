@@ -1,4 +1,4 @@
-"""A run as a graph: a store for artefacts, what is missing, executors that make it, and the results."""
+"""A run as a graph: a store for artifacts, what is missing, executors that make it, and the results."""
 
 from modebridge.runs.ensemble import absent_weights, ensemble_of, share_run
 from modebridge.runs.graph import Job

@@ -88,7 +88,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
 
 
 def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> LogitTable:
-    """The predictions and costs of members, from the artefacts of their logits."""
+    """The predictions and costs of members, from the artifacts of their logits."""
     return LogitTable(
         valid={member.name: logits["valid"] for member, (logits, _) in found.items()},
         test={member.name: logits["test"] for member, (logits, _) in found.items()},
@@ -181,7 +181,7 @@ def _profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
 
 
 def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The metadata of every trained artefact by folder and name, in the order of training."""
+    """The metadata of every trained artifact by folder and name, in the order of training."""
     kinds = dict.fromkeys(node.folder for node in nodes_behind(members_of(recipe), recipe) if node.trained)
     metas = {kind: {place.partition("/")[2]: folder.meta(place) for place in folder.places(kind)} for kind in kinds}
     return {kind: {name: meta for name, meta in some.items() if meta} for kind, some in metas.items()}

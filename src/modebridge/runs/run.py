@@ -40,18 +40,18 @@ from modebridge.types import Progress
 
 
 class Run:
-    """A recipe with its data, a store for its artefacts, and an executor.
+    """A recipe with its data, a store for its artifacts, and an executor.
 
     Args:
         recipe: the choices.
         seed: seed of every random choice; the same seed gives bitwise the same result on the same machine.
-        folder: where artefacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
+        folder: where artifacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
             memory.
         data: the folder of the data set's official files.
         device: where to train: "auto" (the recipe's choice), "cpu" or "cuda".
         progress: called with the progress of each stage.
         given: modes trained elsewhere, by number.
-        executor: makes artefacts; None does so in this process.
+        executor: makes artifacts; None does so in this process.
     """
 
     def __init__(

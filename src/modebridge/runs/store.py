@@ -1,4 +1,4 @@
-"""Where the artefacts of a run are kept: a run folder, or memory."""
+"""Where the artifacts of a run are kept: a run folder, or memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Artefact: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
 class Memory:
-    """Keeps the artefacts of a run in memory, for a run without a folder."""
+    """Keeps the artifacts of a run in memory, for a run without a folder."""
 
     work: Path | None = None
 
@@ -39,11 +39,11 @@ class Memory:
         self._kept: dict[str, Artefact] = {}
 
     def meta(self, place: str) -> Mapping[str, Any]:
-        """The metadata of an artefact; empty if there is none."""
+        """The metadata of an artifact; empty if there is none."""
         return self.read(place)[1]
 
     def read(self, place: str) -> Artefact:
-        """The tensors and metadata of an artefact; empty if there is none."""
+        """The tensors and metadata of an artifact; empty if there is none."""
         return self._kept.get(place, ({}, {}))
 
     def keep(self, place: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Memory:
 class RunFolder:
     """The only reader and writer of a run folder; what it returns is verified, and what is damaged is recorded.
 
-    An artefact, RUN/KIND/NAME, is `weights.safetensors` and `meta.json`: key, what it was made from, seconds, machine,
+    An artifact, RUN/KIND/NAME, is `weights.safetensors` and `meta.json`: key, what it was made from, seconds, machine,
     epochs, and one hash over all of it and the tensors. It appears by rename. Records, such as RUN/results.json, are
     JSON with their own hash. Unfinished work is saved in RUN/.work, so that a killed run can resume.
 
@@ -74,7 +74,7 @@ class RunFolder:
         self.read_only = writes and self.path.is_dir() and not os.access(self.path, os.W_OK, effective_ids=EFFECTIVE)
         self.writes = writes and not self.read_only
         self._known: dict[str, tuple[object, dict[str, Any]]] = {}
-        """Stamp and metadata of artefacts that were written or verified here, so that they are not hashed again."""
+        """Stamp and metadata of artifacts that were written or verified here, so that they are not hashed again."""
         self._created: list[Path] = []
         """The folders that this process created, the innermost last."""
         if not self.writes and self.path.is_dir():
@@ -118,7 +118,7 @@ class RunFolder:
         return ModebridgeError(f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another.")
 
     def undo(self) -> None:
-        """After a failure: remove the folder if it was created for this run and holds no artefact."""
+        """After a failure: remove the folder if it was created for this run and holds no artifact."""
         if not self.writes or self.path.absolute() not in self._created:
             return
         if {place.name for place in self.path.rglob("*")} <= {RECIPE, ".work", "lock"}:
@@ -128,12 +128,12 @@ class RunFolder:
                     place.rmdir()
 
     def meta(self, place: str) -> Mapping[str, Any]:
-        """The metadata of an artefact; empty if it is missing or damaged."""
+        """The metadata of an artifact; empty if it is missing or damaged."""
         stamp, meta = self._known.get(place, (None, {}))
         return meta if stamp is not None and stamp == self._stamp(place) else self.read(place)[1]
 
     def read(self, place: str) -> Artefact:
-        """The tensors and metadata of an artefact such as "modes/0"; empty if it is missing or damaged."""
+        """The tensors and metadata of an artifact such as "modes/0"; empty if it is missing or damaged."""
         stamp = self._stamp(place)
         with self._noting_damage(place):
             if stamp is not None:
@@ -145,7 +145,7 @@ class RunFolder:
         return {}, {}
 
     def _stamp(self, place: str) -> object:
-        """Identifies the current version of an artefact's files; None if there is none."""
+        """Identifies the current version of an artifact's files; None if there is none."""
         stats = []
         for name in FILES:
             with suppress(OSError):
@@ -162,12 +162,12 @@ class RunFolder:
             self.damage[place] = damage.reason
 
     def places(self, folder: str = "*") -> list[str]:
-        """The existing artefacts, intact or not: all, or those of one folder."""
+        """The existing artifacts, intact or not: all, or those of one folder."""
         files = (file for name in FILES for file in self.path.glob(f"{folder}/*/{name}"))
         return sorted({file.parent.relative_to(self.path).as_posix() for file in files if ".work" not in file.parts})
 
     def keep(self, place: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Write an artefact; it appears whole, and replaces the earlier one."""
+        """Write an artifact; it appears whole, and replaces the earlier one."""
         if not self.writes:
             return
         meta = {**metadata, "place": place, "bits": trees.fingerprint(tensors)}
