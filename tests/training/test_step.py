@@ -17,7 +17,7 @@ from modebridge.training import Checkpoints, Engine, TrainConfig, fit_curves, fi
 from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
 from tests.plans import fit_bridges, fit_mode, on_threads
 from tests.scenarios import EXACT, loader, modes, quick, tiny_net
-from tests.training.test_checkpoints import Fragile, StopError
+from tests.training.test_progress import Fragile, StopError
 
 
 @pytest.mark.parametrize("nesterov", ["no", "standard"])

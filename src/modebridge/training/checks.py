@@ -32,8 +32,8 @@ from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import invoke
 from modebridge.nets.quirks import FAILED, on_copy
 from modebridge.training.config import Engine, TrainConfig
-from modebridge.training.epochs import Epoch
 from modebridge.training.loop import Task, train
+from modebridge.training.progress import Epoch
 from modebridge.types import Batch, Batches, Inputs, Objective, State, States
 
 ONE_VALUE = "more than 1 value per channel"

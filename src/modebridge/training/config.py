@@ -15,9 +15,8 @@ from torch import nn
 from modebridge.batches import Mapped, map_inputs
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
-from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.epochs import Report
 from modebridge.training.processes import Processes, launched
+from modebridge.training.progress import Checkpoints, Report
 from modebridge.types import Batch, Batches, Draw
 
 MOST = 10**6
@@ -117,7 +116,7 @@ class TrainConfig:
 
     @property
     def key(self) -> str:
-        """The fields that determine the numbers, as text for the keys of artefacts and checkpoints."""
+        """The fields that determine the numbers, as text for the keys of artifacts and checkpoints."""
         return " ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self) if each.name not in HOW)
 
     def mixing(self, mixup: float) -> tuple[float, float]:

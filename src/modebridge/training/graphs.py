@@ -20,11 +20,8 @@ Fed: TypeAlias = tuple[Batch, Draw]
 class StepGraph:
     """Replays a captured step; batches of a different size (the last of an epoch) run without a graph.
 
-    Args:
-        run: the whole step of all tasks, from their batches and draws and the learning rate to their losses.
-        steps: the steps that `run` changes; restored after the warm-up.
-        noises: the random numbers drawn in `run`.
-        device: the GPU.
+    `run` is the whole step of all tasks, from their batches, draws and learning rate to their losses. It changes
+    `steps`, which are restored after the warm-up, and draws from `noises`.
     """
 
     def __init__(

@@ -17,10 +17,9 @@ from tqdm.auto import tqdm
 from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch, one_ahead
 from modebridge.errors import ModebridgeError
-from modebridge.training.checkpoints import Position, fingerprint
 from modebridge.training.config import Engine, TrainConfig
-from modebridge.training.epochs import Epoch, Report
 from modebridge.training.graphs import Fed, StepGraph
+from modebridge.training.progress import Epoch, Position, Report, fingerprint
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
 
@@ -98,22 +97,14 @@ def _hidden(config: TrainConfig, engine: Engine) -> bool:
 
 
 class TaskRun:
-    """A running task; `forwards` are the functions compiled so far, by program and layout.
-
-    Attributes:
-        steps: the training state of each member.
-        draws: the generator for the objective's random choices.
-        best: the best score of each member, and its state at that time.
-        images: the number of images drawn in this epoch, over all processes.
-        prepare_noise: the random numbers that frozen networks draw, if their dropout was left on.
-    """
+    """A running task; `forwards` are the functions compiled so far, by program and layout."""
 
     def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: dict[Any, Forward]) -> None:
         self.task, self._engine = task, engine
         self.steps: dict[str, Step] = {}
-        self.draws = seeds.generator(task.seed, "draws")
-        self.best: dict[str, tuple[float, State]] = {}
-        self.images = 0
+        self.draws = seeds.generator(task.seed, "draws")  # for the objective's random choices
+        self.best: dict[str, tuple[float, State]] = {}  # the best score of each member, and its state at that time
+        self.images = 0  # drawn in this epoch, over all processes
         for member, state in task.objective.start().items():
             layout, program = FlatLayout(state.params), task.objective.program(member)
             key = (program, layout.key)
@@ -121,6 +112,7 @@ class TaskRun:
                 forwards[key] = engine.compiled(make_forward(program, layout))
             noise, pace = self._noise(member), task.objective.pace(member)
             self.steps[member] = Step(state, layout, forwards[key], config, engine, noise, pace)
+        # What frozen networks draw, if their dropout was left on.
         self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
 
     def _noise(self, name: str) -> Noise:

@@ -23,14 +23,8 @@ Forward: TypeAlias = Callable[[Tensor, Params, Params, Prepared], Tensor]
 class Step:
     """The training state of one member, and the step that updates it.
 
-    Args:
-        start: the initial state; it is copied, and all processes take that of the first.
-        layout: the layout of its parameters.
-        forward: from `make_forward`, compiled or not.
-        config: the optimizer.
-        engine: device, precision and processes.
-        noise: the random numbers that the network draws.
-        pace: see `Objective.pace`.
+    The initial state is copied, and all processes take that of the first. `forward` is from `make_forward`, compiled or
+    not; `pace` as in `Objective.pace`.
     """
 
     def __init__(
@@ -154,10 +148,8 @@ def _shares(
 class FlatLayout:
     """The place of each parameter of a member in one vector, by name: one kernel updates it, one tensor saves it.
 
-    A tensor keeps its memory order (channels last stays channels last).
-
-    Args:
-        params: the parameters to lay out; others with the same names, shapes and memory orders fit too.
+    A tensor keeps its memory order (channels last stays channels last). Other parameters with the same names, shapes
+    and memory orders fit too.
     """
 
     def __init__(self, params: Params) -> None:

@@ -1,13 +1,13 @@
-"""Checkpoints of the training loop: all that is needed to resume as if it had never stopped, written atomically."""
+"""What the loop writes down: a record of every epoch, and checkpoints, to resume as if it had never stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,26 +22,77 @@ if TYPE_CHECKING:
     from modebridge.training.loop import TaskRun
 
 
-NOTHING = torch.zeros(0)
+@dataclass(frozen=True)
+class Epoch:
+    """One finished epoch of the loop.
+
+    Args:
+        number: the epoch, counted from 1.
+        total: the total number of epochs.
+        lr: the learning rate.
+        losses: mean training losses by member ("2/mode" for the third of several tasks).
+        scores: validation scores by member, lower is better; empty unless the best epoch is kept.
+        images: the number of training images, over all tasks and processes.
+        seconds: duration, including validation.
+    """
+
+    number: int
+    total: int
+    lr: float
+    losses: Mapping[str, float]
+    scores: Mapping[str, float] = field(default_factory=dict)
+    images: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Images per second.
+
+        >>> Epoch(1, 2, 0.1, {}, images=500, seconds=2.0).rate
+        250.0
+        """
+        return self.images / self.seconds if self.seconds > 0 else 0.0
+
+
+Report: TypeAlias = Callable[[Epoch], None]
+"""Called after every epoch."""
+
+
+class TensorBoard:
+    """A report callback that writes scalars for TensorBoard (extra: `pip install 'modebridge[tensorboard]'`).
+
+    Args:
+        folder: the log folder of the run.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ModebridgeError(
+                "Expected TensorBoard to be installed to write its logs, but it is not; "
+                "pip install 'modebridge[tensorboard]'."
+            ) from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def __call__(self, epoch: Epoch) -> None:
+        """Write one epoch."""
+        numbers = {f"loss/{name}": loss for name, loss in epoch.losses.items()}
+        numbers |= {f"validation/{name}": score for name, score in epoch.scores.items()}
+        for name, number in (numbers | {"lr": epoch.lr, "images per second": epoch.rate}).items():
+            self._writer.add_scalar(name, number, epoch.number)
+        self._writer.flush()
 
 
 @dataclass(frozen=True)
 class Position:
-    """A position in a run, between two steps.
+    """A position in a run, between two steps."""
 
-    Args:
-        epoch: the epoch, counted from 0; -1 if not started.
-        draws: the generators' states at the start of the epoch, one per task.
-        totals: loss sums and batch counts of the tasks that have finished the epoch.
-        count: batches done by the current task.
-        running: the sum of its losses so far.
-    """
-
-    epoch: int = -1
-    draws: tuple[Tensor, ...] = ()
-    totals: tuple[tuple[Tensor, int], ...] = ()
-    count: int = 0
-    running: Tensor = NOTHING
+    epoch: int = -1  # counted from 0; -1 before the first
+    draws: tuple[Tensor, ...] = ()  # the generators' states at the start of the epoch, one per task
+    totals: tuple[tuple[Tensor, int], ...] = ()  # loss sums and batch counts of tasks that have finished the epoch
+    count: int = 0  # batches done by the current task
+    running: Tensor = torch.zeros(0)  # the sum of its losses so far  # noqa: RUF009
 
 
 class Checkpoints:

@@ -14,7 +14,7 @@ from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.training import Checkpoints, Engine, fit_curves, fit_modes
-from modebridge.training.checkpoints import fingerprint
+from modebridge.training.progress import fingerprint
 from tests.plans import fit_bridges
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 
