@@ -155,7 +155,7 @@ def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
     batches = [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
     batches = [batch for batch in batches if size_of(batch)]
     for batch in (take_rows(random, slice(1)), random):
-        with suppress(FAILED), torch.no_grad():
+        with suppress(*FAILED), torch.no_grad():
             if ensemble.members(batch).isfinite().all():
                 batches.insert(0, batch)
     return batches
