@@ -11,7 +11,8 @@ import pytest
 from modebridge.errors import ModebridgeError
 from modebridge.members import BridgeMember, ControlMember, members_of, parse_member
 from modebridge.recipes import RECIPES, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
-from modebridge.recipes.recipe import differences, keys_of
+from modebridge.recipes.recipe import differences
+from modebridge.recipes.settings import flat
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -35,8 +36,8 @@ def test_a_recipe_survives_its_file(name: str) -> None:
 def test_one_setting_changes_and_no_other(setting: str, key: str, value: object) -> None:
     before = find_recipe("digits")
     after = changed(before, [setting])
-    assert keys_of(after)[key] == value
-    assert {k for k, v in keys_of(after).items() if keys_of(before)[k] != v} <= {key}
+    assert flat(vars(after))[key] == value
+    assert {k for k, v in flat(vars(after)).items() if flat(vars(before))[k] != v} <= {key}
     # Settings that depend on each other come in any order.
     both = [setting, "data.name=folder:x", "data.size=8"]
     assert changed(before, both) == changed(before, both[::-1])
@@ -100,7 +101,7 @@ def test_the_papers_settings() -> None:
         "mixup": [0.4, 0.4, 0.4, 0],
         "nesterov": ["no", "no", "authors", "no"],
     }.items():
-        assert [keys_of(recipe)[key] for recipe in recipes] == values, key
+        assert [flat(vars(recipe))[key] for recipe in recipes] == values, key
     for recipe in recipes:
         assert recipe.pin_start == "random"
         assert {recipe.mode.keep, recipe.curve.keep, recipe.bridge.keep} == {"best"}
@@ -148,7 +149,7 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
     """Before anything is read or trained; what is accepted survives the run folder's file."""
     recipe = find_recipe("digits")
     sentences = []
-    for setting in (f"{key}={value}" for key in keys_of(recipe) for value in EXTREMES):
+    for setting in (f"{key}={value}" for key in flat(vars(recipe)) for value in EXTREMES):
         try:
             found = changed(recipe, [setting])
             check_recipe(found)
@@ -157,7 +158,7 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
         else:
             assert from_toml(to_toml(found, 0).encode().decode(), "x")[0] == found
     assert len(sentences) > 300
-    assert len(keys_of(recipe)) <= 45
+    assert len(flat(vars(recipe))) <= 45
     assert max(map(len, sentences)) < 400
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import Bridge
 from modebridge.ensembles import Ensemble, Output, average, member_logits, probabilities_of, scale
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
@@ -124,10 +123,8 @@ class Others(EvaluationOnly):
         found: dict[int, Output] = {}
         for k, (logits, *features) in enumerate(passes):
             found[k] = logits, dict(zip(self.taps[k], features, strict=True))
-        bridges = [
-            (one, reads) for one, reads in zip(self.bridges, self._reads, strict=True) if isinstance(one, Bridge)
-        ]
-        return self.outputs(*member_logits(found, bridges))  # type: ignore[no-any-return]
+        bridges: Any = zip(self.bridges, self._reads, strict=True)
+        return self.outputs(*member_logits(found, list(bridges)))  # type: ignore[no-any-return]
 
 
 def _entropy(table: Tensor) -> Tensor:

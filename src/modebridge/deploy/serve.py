@@ -149,7 +149,17 @@ class _Server:
             if len(data) > limit:
                 raise HTTPException(413, f"Expected at most {limit} bytes, but got more; send a smaller image.")
         kind = request.headers.get("content-type", "")
-        return await _file_in(request, bytes(data)) if kind.startswith("multipart/") else (bytes(data), kind)
+        if not kind.startswith("multipart/"):
+            return bytes(data), kind
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": bytes(data), "more_body": False}
+
+        async with Request(request.scope, receive).form(max_fields=10) as form:
+            files = [value for value in form.values() if not isinstance(value, str)]
+            if len(files) != 1:
+                raise ModebridgeError(f"Expected a form with one image file, but got {len(files)}; send one.")
+            return await files[0].read(), "image"
 
     def decode(self, data: bytes, kind: str) -> NDArray[np.float32]:
         if kind.startswith("application/json"):
@@ -184,14 +194,3 @@ class _Server:
             for (_, future), fields in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result((fields, len(batch)))
-
-
-async def _file_in(request: Request, body: bytes) -> tuple[bytes, str]:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async with Request(request.scope, receive).form(max_fields=10) as form:
-        files = [value for value in form.values() if not isinstance(value, str)]
-        if len(files) != 1:
-            raise ModebridgeError(f"Expected a form with one image file, but got {len(files)}; send one.")
-        return await files[0].read(), "image"

@@ -209,11 +209,6 @@ class Recipe:
         return self.budget if size == "small" and self.budget else None
 
 
-def keys_of(recipe: Recipe) -> dict[str, Any]:
-    """Every setting of a recipe by its dotted key, such as "mode.epochs"."""
-    return flat(vars(recipe))
-
-
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """A recipe with some settings replaced, each "key=value", checked against the type of the key.
 
@@ -223,7 +218,7 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> changed(find_recipe("digits"), ["mode.epochs=3", "norm=frn", "sizes=small,medium"]).mode.epochs
     3
     """
-    values = keys_of(recipe)
+    values = flat(vars(recipe))
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
@@ -236,7 +231,7 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
     """The settings that differ between two recipes, as text."""
-    old, new = keys_of(before), keys_of(now)
+    old, new = flat(vars(before)), flat(vars(now))
     return [f"{key} {old[key]} -> {value}" for key, value in new.items() if old[key] != value and key != "about"]
 
 
@@ -244,7 +239,7 @@ def to_toml(recipe: Recipe, seed: int) -> str:
     """A recipe and its seed as TOML, with all that is needed to repeat the run."""
     lines = ["# What this run was made with; `modebridge run recipe.toml` repeats it.", f"seed = {seed}"]
     # Numbers, texts and lists are written as in JSON.
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys_of(recipe).items()]
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in flat(vars(recipe)).items()]
     return "\n".join(lines) + "\n"
 
 
