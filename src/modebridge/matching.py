@@ -184,8 +184,9 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
     """Height and width; raises an error for inputs that cannot share a box."""
-    size = _size_of_all(inputs)
-    if size is None:
+    sizes = {tuple(tensor.shape[2:]) for tensor in flatten(inputs).values()}
+    size = sizes.pop() if len(sizes) == 1 else ()
+    if len(size) != 2:
         raise ModebridgeError(
             f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
             f"{shapes_of(inputs)}; set cutmix=0."
@@ -199,15 +200,10 @@ def suits_cutmix(inputs: Inputs) -> bool:
     >>> [suits_cutmix(torch.zeros(1, *shape)) for shape in ((3, 8, 8), (8, 8, 3), (8,))]
     [True, False, False]
     """
-    size = _size_of_all(inputs)
-    return size is not None and min(size) >= SMALLEST
-
-
-def _size_of_all(inputs: Inputs) -> tuple[int, int] | None:
-    """Height and width of all inputs; None if they are not images of one size."""
-    sizes = {tuple(tensor.shape[2:]) for tensor in flatten(inputs).values()}
-    size = sizes.pop() if len(sizes) == 1 else ()
-    return (size[0], size[1]) if len(size) == 2 else None
+    try:
+        return min(image_size(inputs)) >= SMALLEST
+    except ModebridgeError:
+        return False
 
 
 def _within(box: Tensor, axis: int, length: int) -> Tensor:

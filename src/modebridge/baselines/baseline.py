@@ -53,8 +53,7 @@ class BaselineObjective(ModeObjective):
 class Baseline(nn.Module):
     """A network whose M members share weights or layers; it returns logits (M * B, K), ordered by member.
 
-    This is torch-uncertainty's convention, as in `Ensemble.stacked`. `fit_mode` trains one with its
-    `objective`.
+    This is torch-uncertainty's convention. `fit_modes` trains one with its `objective`.
 
     Args:
         net: maps the inputs from `arranged` to logits (M * B, K).

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from modebridge import nets
-from modebridge.batches import map_inputs
+from modebridge.batches import take_rows
 from modebridge.bridges import bodies
 from modebridge.bridges.bridge import READS, Aim, Bridge, Kind, Target, check_body, check_choices, chosen_target, listed
 from modebridge.curves import Curve
@@ -71,7 +71,7 @@ def build_bridge(
     modes = [Mode({}, {})] * READS[reads] if isinstance(reads, str) else list(reads)
     kind: Kind = "I" if len(modes) == 1 else "II"
     heads = target if isinstance(target, int) else target.heads
-    first = map_inputs(lambda tensor: tensor[:1], images)
+    first = take_rows(images, slice(1))
     taps, layout = nets.taps_to_read(net, tap, first)
     tapped = nets.Tapped(net, taps)
     with torch.no_grad(), counting() as counted:

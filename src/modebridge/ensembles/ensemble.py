@@ -108,14 +108,13 @@ class Ensemble(EvaluationOnly):
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
 
-    def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads."""
-        return self._checked_members(images, "a call")
+    def members(self, images: Inputs, what: str = "a call") -> Tensor:
+        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads.
 
-    def _checked_members(self, given: object, what: str) -> Tensor:
-        """The probabilities of all members; raises a clear error for unsuitable inputs."""
+        Unsuitable inputs raise an error that names them by `what`.
+        """
         self.check_evaluating()
-        images = _check_inputs(given, self._tokens, what)
+        _check_inputs(images, self._tokens, what)
         if tracing():
             return self._run(images)
         try:
@@ -160,7 +159,7 @@ class Ensemble(EvaluationOnly):
         tables, truths = [], []
         for item in valid:
             images, labels = check_batch(item, "valid")
-            tables.append(average(self._checked_members(images, "valid"), self.mean))
+            tables.append(average(self.members(images, "valid"), self.mean))
             check_labels(labels, tables[-1].shape[-1], "valid")
             truths.append(labels)
         if not tables:
@@ -178,12 +177,12 @@ class Ensemble(EvaluationOnly):
         save(self, path, net=net)
 
 
-def _check_inputs(given: object, tokens: bool, what: str) -> Inputs:
+def _check_inputs(given: object, tokens: bool, what: str) -> None:
     """Raise an error for inputs that are not tensors, and for unscaled images; values are not read."""
     if isinstance(given, Tensor):
         if not (tokens and given.dtype in TOKENS):
             check_type(given, IMAGES, what)
-        return given
+        return
     if not isinstance(given, Mapping):
         raise ModebridgeError(
             f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
@@ -197,7 +196,6 @@ def _check_inputs(given: object, tokens: bool, what: str) -> Inputs:
         check_type(tensor, str(name), what)
     if not given:
         raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
-    return given
 
 
 def _refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:

@@ -57,7 +57,7 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
         raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
     probabilities = probabilities.detach()
     data = _Data(probabilities, labels)
-    if data.all_right():
+    if not any(bool(of_labels.any()) for of_labels in data.of_labels):
         return _unfitted(f"in all {len(labels)} rows the true class is the most probable one")
     stride = len(labels) // FIRST
     # A guess may be at a bound, where the NLL is flat; then it is better to start in the middle.
@@ -89,10 +89,6 @@ class _Data:
         self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
         pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
         self.of_labels = [logs.gather(1, numbers.view(-1, 1))[:, 0] for logs, numbers in pairs]
-
-    def all_right(self) -> bool:
-        """Whether the true class is the most probable one in every row."""
-        return not any(bool(of_labels.any()) for of_labels in self.of_labels)
 
     def derivatives(self, sharpness: float) -> tuple[float, float, float]:
         """The NLL's first and second derivative by the sharpness 1/T, and the mean confidence."""

@@ -8,17 +8,8 @@ from modebridge.nets.blocks import (
     Norm,
     SameConv2d,
     initialise,
-    make_norm,
 )
-from modebridge.nets.quirks import (
-    check_weights,
-    correct_conv_gradients,
-    is_narrow,
-    tracing,
-    unusual,
-    version,
-    without_side_effects,
-)
+from modebridge.nets.quirks import tracing, without_side_effects
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.running import (
     CudaGraph,
@@ -26,7 +17,6 @@ from modebridge.nets.running import (
     Taps,
     call,
     check_tap,
-    feature_of,
     frozen_copy,
     logits_of,
     run,
@@ -49,24 +39,17 @@ __all__ = [
     "Taps",
     "call",
     "check_tap",
-    "check_weights",
-    "correct_conv_gradients",
-    "feature_of",
     "find_taps",
     "frozen_copy",
     "initialise",
-    "is_narrow",
     "last_blocks_tap",
     "listed_taps",
     "logits_of",
-    "make_norm",
     "resnet",
     "run",
     "same_architecture",
     "spec_of",
     "taps_to_read",
     "tracing",
-    "unusual",
-    "version",
     "without_side_effects",
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from modebridge.batches import map_inputs
+from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.nets.quirks import on_copy, plain_attention
 from modebridge.nets.running import Tapped, arguments, call, feature_of
@@ -109,10 +109,7 @@ def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence
 
 def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
     """A batch of one for each input, which is given as a shape without the batch axis or as a batch of any size."""
-    return [
-        map_inputs(lambda tensor: tensor[:1], one) if isinstance(one, Tensor | Mapping) else zeros(module, one)[0]
-        for one in given
-    ]
+    return [take_rows(one, slice(1)) if isinstance(one, Tensor | Mapping) else zeros(module, one)[0] for one in given]
 
 
 def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:

@@ -122,7 +122,7 @@ def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
 
     def mean(images: Inputs) -> Tensor:
         first[:] = first or [images]
-        return average(ensemble._checked_members(images, "data"), ensemble.mean)
+        return average(ensemble.members(images, "data"), ensemble.mean)
 
     with _evaluating(ensemble):
         plain, labels = predict(mean, test)
