@@ -95,7 +95,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "timm xcit": _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2),
     "timm beit": _timm("beitv2_base_patch16_224", img_size=32, depth=2, embed_dim=48, num_heads=3),
     "timm group norm": _timm("resnet50_gn", layers=(1, 1, 1, 1)),
-    "timm weight standardised": _timm("nf_resnet26"),
+    "timm weight standardized": _timm("nf_resnet26"),
     "Hugging Face style": HuggingFaceStyle,
     "ours, filter response norm": lambda: nn.Sequential(nn.Conv2d(3, 1, 4, 4), tiny_net(0, "frn")),
 }

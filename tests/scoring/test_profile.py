@@ -15,7 +15,7 @@ from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile
 from tests.scenarios import EXACT, modes, tiny_net
 
 NET = nn.Linear(1, 2, bias=False).double()
-# Images of 1, labelled 0: the network's NLL is softplus(-w).
+# Images of 1, labeled 0: the network's NLL is softplus(-w).
 DATA = [(torch.ones(10, 1, dtype=torch.float64), torch.zeros(10, dtype=torch.long))] * 2
 
 

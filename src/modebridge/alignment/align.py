@@ -73,12 +73,17 @@ class Alignment:
     @property
     def quality_before(self) -> float:
         """Mean similarity of units at the same index, over all units, before aligning."""
-        return _mean([(match.before, match.size) for match in self.matches])
+        return self._mean("before")
 
     @property
     def quality_after(self) -> float:
         """Mean similarity of units at the same index, over all units, after aligning."""
-        return _mean([(match.after, match.size) for match in self.matches])
+        return self._mean("after")
+
+    def _mean(self, when: Literal["before", "after"]) -> float:
+        values = [(float(getattr(match, when)), match.size) for match in self.matches]
+        known = [(value, size) for value, size in values if not math.isnan(value)]
+        return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)
 
     def __str__(self) -> str:
         measure = "correlation" if self.by == "activations" else "cosine of weights"
@@ -160,7 +165,7 @@ def align(
     if device == "auto":
         device = next((tensor.device for tensor in a.params.values()), torch.device("cpu"))
     hidden = None if progress is None else not progress
-    looked, held = sample(data, barrier_images)
+    looked, kept = sample(data, barrier_images)
     bare, mine, theirs = frozen_copy(net).to(device), a.to(device), b.to(device)
     few = [map_inputs(lambda tensor: tensor.to(device), inputs) for inputs in looked]
     groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
@@ -184,8 +189,8 @@ def align(
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
     difference = prove(bare, theirs, aligned.to(device), few)
     first = last = None
-    if held:
-        batches = list(_fed(held, device))
+    if kept:
+        batches = list(_fed(kept, device))
         straight, nearer = (Curve.line(mine, end.to(device), 0) for end in (b, aligned))
         # The permuted end is the same function, so only the points between differ.
         places = [(straight, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(nearer, r) for r in (0.25, 0.5, 0.75)]
@@ -203,8 +208,3 @@ def _fed(data: Batches, device: torch.device | str) -> Iterator[Batch]:
     for item in data:
         inputs, labels = check_batch(item, "data")
         yield map_inputs(lambda tensor: tensor.to(device), inputs), labels.to(device)
-
-
-def _mean(values: Sequence[tuple[float, int]]) -> float:
-    known = [(value, size) for value, size in values if not math.isnan(value)]
-    return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)

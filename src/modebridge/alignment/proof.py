@@ -29,32 +29,31 @@ OWN_TOLERANCE = 1e-4
 """Maximum difference for networks that cannot run in float64, unless their dtype is coarser."""
 
 
-def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
-    """Up to 16 images from each of the first 8 batches; and the first `hold` images with labels, in their batches.
+def sample(data: Batches, keep: int = 0) -> tuple[list[Inputs], list[Batch]]:
+    """Up to 16 images from each of the first 8 batches; and the first `keep` images with labels, in their batches.
 
-    >>> looked, held = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
-    >>> looked[0].shape, held[0][1].shape
+    >>> few, kept = sample([(torch.zeros(40, 3), torch.zeros(40).long())], keep=30)
+    >>> few[0].shape, kept[0][1].shape
     (torch.Size([16, 3]), torch.Size([30]))
     """
     if isinstance(data, Iterator):
         first_batch(data, "data")
-    looked: list[Inputs] = []
-    held: list[Batch] = []
-    count = 0
+    few: list[Inputs] = []
+    kept: list[Batch] = []
     for item in data:
         batch = check_batch(item, "data")
         size = len(batch[1])
-        if len(looked) < BATCHES and size:
-            looked.append(take_rows(batch[0], torch.linspace(0, size - 1, min(size, IMAGES)).round().long()))
-        if count < hold and size:
-            held.append(rows_of(batch, slice(0, hold - count)))
-            count += len(held[-1][1])
-        if len(looked) >= BATCHES and count >= hold:
+        if len(few) < BATCHES and size:
+            few.append(take_rows(batch[0], torch.linspace(0, size - 1, min(size, IMAGES)).round().long()))
+        if keep > 0 and size:
+            kept.append(rows_of(batch, slice(0, keep)))
+            keep -= size
+        if len(few) >= BATCHES and keep <= 0:
             break
-    if not looked:
+    if not few:
         first_batch([], "data")
     # Batch norm cannot estimate a variance from one image.
-    return looked, [batch for batch in held if len(batch[1]) > 1]
+    return few, [batch for batch in kept if len(batch[1]) > 1]
 
 
 @torch.no_grad()

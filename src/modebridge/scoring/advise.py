@@ -200,7 +200,7 @@ class _Search:
         """The NLL of the mean probability of each, without a temperature."""
         chosen = torch.tensor([[name in one for name in self._order] for one in combinations], dtype=torch.float64)
         losses: list[float] = []
-        for chunk in chosen.split(max(1, CHUNK // self._of_labels.shape[1])):
+        for chunk in torch.split(chosen, max(1, CHUNK // self._of_labels.shape[1])):
             means = (chunk @ self._of_labels) / (chunk @ self._heads).unsqueeze(1)
             losses += (-(means + FLOOR).log()).mean(dim=1).tolist()
         return losses
