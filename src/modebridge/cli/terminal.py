@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from modebridge.errors import ModebridgeError
@@ -66,9 +65,6 @@ class Screen(Console):
         return super().render_str(visible(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; columns of tables too wide for the screen are folded, so that nothing is cut off."""
-        for column in (column for item in objects if isinstance(item, Table) for column in item.columns):
-            column.no_wrap, column.overflow = False, "fold"
         try:
             super().print(*objects, **options)
         except OSError as error:

@@ -186,15 +186,14 @@ def _cells(row: Row) -> list[str]:
 
 
 def plain_table(*columns: str, text: Sequence[int] = (0,), title: str | None = None) -> Table:
-    """A table for a terminal of 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
+    """A table for a terminal; columns in `text` hold words, the others numbers; what is too wide is folded, not cut."""
     from rich import box
     from rich.table import Table
 
     # No rules between columns, to fit.
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
-        side: Literal["left", "right"] = "left" if k == 0 or k in text else "right"
-        table.add_column(column, justify=side, no_wrap=k not in text, overflow="fold" if k in text else "ellipsis")
+        table.add_column(column, justify="left" if k == 0 or k in text else "right", overflow="fold")
     return table
 
 
