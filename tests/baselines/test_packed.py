@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge.baselines import Packed
 from modebridge.errors import ModebridgeError
-from modebridge.nets import SPECS, ResNet, resnet
+from modebridge.nets import SPECS, ResNet
 
 
 def seeded(seed=0):
@@ -106,11 +106,3 @@ def test_groups_that_lie_across_members_are_refused():
     net = nn.Sequential(nn.Conv1d(1, 12, 1), nn.Conv1d(12, 12, 1, groups=3), nn.Flatten(), nn.Linear(12, 2))
     with pytest.raises(ModebridgeError, match="'1' to have one group or a multiple of the 2 members"):
         Packed(net, 2, example=torch.rand(2, 1, 1))
-
-
-def test_the_network_is_left_alone():
-    net = resnet("digits", "bn", seed=0).train()
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    Packed(net, 4, example=torch.rand(2, 1, 8, 8))
-    assert net.training
-    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())

@@ -67,14 +67,18 @@ def test_each_mode_runs_once(parts):
     assert len(calls) == 2
 
 
-def test_temperature_only_changes_confidence(parts):
+def test_calibration_changes_the_temperature_and_only_confidence(parts):
     net, ends, _, bridges = parts
-    ensemble = Ensemble(net, [ends[0]], [bridges["I"]])
+    ensemble = Ensemble(net, [ends[0]], [bridges["I"]]).train()
+    state = {k: v.clone() for k, v in ensemble.state_dict().items()}
     images = blobs(12, dtype=EXACT).images
     before = ensemble(images)
     assert not ensemble.calibrated
     assert ensemble.calibrate(loader(12, dtype=EXACT)) is ensemble
     assert ensemble.calibrated
+    assert ensemble.training
+    changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, state[k])}
+    assert changed == {"temperature", "_fitted"}
     assert torch.equal(ensemble(images).argmax(-1), before.argmax(-1))
     torch.testing.assert_close(ensemble(images), scale(before, float(ensemble.temperature)), rtol=0, atol=1e-10)
 
@@ -90,30 +94,18 @@ def test_state_dict_round_trip_and_batches_of_one(parts):
     torch.testing.assert_close(torch.cat([one(image[None]) for image in images]), one(images), rtol=0, atol=1e-12)
 
 
-def test_calibration_changes_nothing_but_the_temperature(parts):
-    net, ends, _, bridges = parts
-    ensemble = Ensemble(net, [ends[0]], [bridges["I"]]).train()
-    before = {k: v.clone() for k, v in ensemble.state_dict().items()}
-    ensemble.calibrate(loader(12, dtype=EXACT))
-    assert ensemble.training
-    changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {"temperature", "_fitted"}
-
-
 def test_bad_ensembles(parts):
     net, ends, _, bridges = parts
-    with pytest.raises(ModebridgeError, match="at least 1 mode, but got 0"):
-        Ensemble(net, [])
-    with pytest.raises(ModebridgeError, match="same weights twice"):
-        Ensemble(net, [ends[0], ends[0]])
-    with pytest.raises(ModebridgeError, match="is not a member"):
-        Ensemble(net, [ends[0]], [bridges["II"]])
-    with pytest.raises(ModebridgeError, match="a list of modes, but got one Mode"):
-        Ensemble(net, ends[0])
-    with pytest.raises(ModebridgeError, match="a list of bridges"):
-        Ensemble(net, [ends[0]], bridges["I"])
-    with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
-        Ensemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
+    for given, message in [
+        (([],), "at least 1 mode, but got 0"),
+        (([ends[0], ends[0]],), "same weights twice"),
+        (([ends[0]], [bridges["II"]]), "is not a member"),
+        ((ends[0],), "a list of modes, but got one Mode"),
+        (([ends[0]], bridges["I"]), "a list of bridges"),
+        (([ends[0]], [torch.nn.Linear(1, 1)]), "of type Bridge, but got Linear"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            Ensemble(net, *given)
     images, labels = next(iter(loader(dtype=EXACT)))
     for item, message in [
         ((images * float("nan"), labels), "images of valid to be finite"),

@@ -36,14 +36,6 @@ def test_run_at_other_parameters_leaves_the_module_alone():
     torch.testing.assert_close(net(images), before, rtol=0, atol=1e-12)
 
 
-def test_skeleton_is_a_copy_with_its_own_mode():
-    net = tiny_net().train()
-    copy = frozen_copy(net)
-    assert net.training
-    assert not copy.training
-    assert not any(p.requires_grad for p in copy.parameters())
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_networks_of_torch_jit_are_refused():
     with pytest.raises(ModebridgeError, match=r"of torch\.jit, .* pass the module that it was made from"):
