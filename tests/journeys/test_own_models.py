@@ -30,15 +30,12 @@ def dicts(n: int = 24) -> list[dict[str, object]]:
 
 
 CASES = [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
-
-
-MORE = [("timm resnet18", "I"), ("torchvision resnet18", "I"), ("timm vit_tiny", "II")]
-"""These take long, or have been there with another bridge: they are in `make test-slow`."""
+SLOW = [("timm resnet18", "I"), ("torchvision resnet18", "I"), ("timm vit_tiny", "II")]
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (case in MORE)) for case in CASES],
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES],
 )
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()

@@ -116,19 +116,6 @@ def test_a_run_says_where_its_report_is(folder):
     assert {file.name for file in (out / ".work").iterdir()} == {"lock"}
 
 
-def test_the_second_time_nothing_is_trained(folder):
-    out, _ = folder
-    # Matplotlib may give the clip paths of a figure other names.
-    before = {file: file.stat().st_mtime_ns for file in out.rglob("*.*") if file.suffix != ".html"}
-    answer = invoke("run", "--out", out, "--json")
-    assert "Using settings from" in answer.stderr
-    assert "Nothing to train" in answer.stderr
-    record = json.loads(answer.stdout)
-    assert record["trained"] == []
-    assert record["seconds"], "how long it took when it was trained"
-    assert {file: file.stat().st_mtime_ns for file in before} == before, "and nothing is written"
-
-
 @pytest.mark.slow
 def test_a_study_from_the_command_line(folder):
     """Without a recipe on the command line the folder's own is used, and nothing is trained anew for another."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -53,41 +52,25 @@ def epochs(path: Path) -> dict[str, list[int]]:
     return {place: [epoch["number"] for epoch in folder.meta(place).get("epochs", ())] for place in folder.places()}
 
 
-def workers(title: str) -> list[psutil.Process]:
-    """The processes of this process's own Ray that are at work on a stage."""
-    found = []
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        try:
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 class Killer(threading.Thread):
-    """Kills, with -9, workers of stages that have saved themselves in the folder `work`: each a moment after that."""
+    """Kills, with -9, a worker of a stage that has saved itself in the folder `work`."""
 
-    def __init__(self, work: Path, title: str, times: int = 1) -> None:
+    def __init__(self, work: Path, title: str) -> None:
         super().__init__(daemon=True)
-        self._work, self._title, self._times = work, title, times
+        self._work, self._title = work, title
         self.killed: list[str] = []
         self.start()
 
     def run(self) -> None:
-        seen: set[int] = set()
-        while len(self.killed) < self._times:
+        while not self.killed:
             time.sleep(0.02)
-            for victim in workers(self._title):
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error, IndexError):
-                    name = victim.cmdline()[0].removeprefix("ray::")
-                    files = self._work.glob(f"{name.replace(' ', '-')}-*")
-                    saved = [file.stat().st_mtime for file in files if not file.suffix]
-                    # Saved by this very worker, not by the one before it.
-                    ready = victim.pid not in seen and max(saved, default=0.0) > victim.create_time() + 1
-                    if ready and len(self.killed) < self._times:  # two workers may be ready at the same look
-                        seen.add(victim.pid)
-                        victim.kill()
+                    name = process.cmdline()[0]
+                    files = self._work.glob(f"{name.removeprefix('ray::').replace(' ', '-')}-*")
+                    saved = name.startswith(f"ray::{self._title}") and any(not file.suffix for file in files)
+                    if saved and not self.killed:  # two workers may be ready at the same look
+                        process.kill()
                         self.killed.append(name)
 
 

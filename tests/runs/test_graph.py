@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
-from modebridge.members import ArtefactData, members_of, parse_member
-from modebridge.runs import Executor, Job, Run, RunFolder, make_job, run_recipe
+from modebridge.members import members_of
+from modebridge.runs import Run, RunFolder, run_recipe
 from modebridge.runs.logits import Logits
-from tests.runs.small import finished, small, tiny
+from tests.runs.small import finished, small
 
 
 def test_parents_come_first_and_all_bridges_in_one_job_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,34 +52,6 @@ def test_keys_follow_what_a_thing_is_made_from() -> None:
     assert len(set(before.values())) == len(before)
 
 
-class Elsewhere(Executor):
-    """Makes every job in another process, which gets nothing but a pickle."""
-
-    def __init__(self) -> None:
-        self.jobs: list[str] = []
-
-    def execute(
-        self, jobs: Sequence[Job], setting, parents, work, report
-    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
-        with ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            for job in jobs:
-                yield job, pool.submit(make_job, job, setting, parents).result()
-                self.jobs.append(job.title)
-
-
-@pytest.mark.slow
-def test_another_executor_makes_the_same_bits() -> None:
-    recipe = tiny()
-    here, executor = Run(recipe), Elsewhere()
-    there = Run(recipe, executor=executor)
-    member = parse_member("curve-0-1")
-    assert here.load(member).id == there.load(member).id
-    assert executor.jobs == ["modes 0", "modes 1", "curves 0-1"]
-    assert there.trained == here.trained
-
-
 def test_a_parent_made_again_with_other_bits_is_another_parent(tmp_path: Path) -> None:
     """As on another machine: the same key, other weights."""
     folder = finished(tmp_path)
@@ -98,10 +66,13 @@ def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
     def steps(*arguments: str) -> dict[str, dict[str, object]]:
         result = CliRunner().invoke(app, ["run", *arguments, "--plan", "--json"])
         assert result.exit_code == 0, result.output
-        return {step["folder"]: step for step in json.loads(result.stdout) if step["missing"] or step["there"]}
+        return {step["name"]: step for step in json.loads(result.stdout) if step["missing"] or step["there"]}
 
-    new = steps("digits", "--out", str(tmp_path / "new"))
+    # Heads are in the folder of bridges, but are trained in their own pass; labels are in the folder of logits.
+    new = steps("digits", "--out", str(tmp_path / "new"), "--set", "methods=heads")
     assert not (tmp_path / "new").exists()
+    assert list(new) == ["modes", "curves", "bridges", "heads", "logits", "labels", "profiles", "samples"]
+    assert (new["heads"]["folder"], new["heads"]["missing"]) == ("bridges", [["heads-0-others-small"]])
     assert new["modes"]["missing"] == [["0"], ["1"], ["2"], ["3"]]
     assert new["modes"]["epochs"] == 20
     folder = finished(tmp_path / "run").path
@@ -113,13 +84,3 @@ def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
     assert more["curves"]["missing"] == [["0-3"]]
     assert len(more["bridges"]["missing"][0]) == 5  # type: ignore[index]
     assert sorted(file for file in folder.rglob("*")) == before
-
-
-def test_every_step_of_a_plan_has_its_own_name(tmp_path: Path) -> None:
-    """Heads are in the folder of bridges, but are trained in their own pass; labels are in the folder of logits."""
-    arguments = ["digits", "--out", str(tmp_path / "new"), "--set", "methods=heads", "--json"]
-    result = CliRunner().invoke(app, ["run", *arguments, "--plan"])
-    steps = json.loads(result.stdout)
-    names = [step["name"] for step in steps]
-    assert names == ["modes", "curves", "bridges", "heads", "logits", "labels", "profiles", "samples"]
-    assert [step["missing"] for step in steps if step["folder"] == "bridges"][1] == [["heads-0-others-small"]]

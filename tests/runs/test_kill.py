@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modebridge import trees
 from modebridge.report import as_dicts
-from modebridge.runs import Run, RunFolder, run_recipe
+from modebridge.runs import Run, run_recipe
 from tests.runs.small import finished, small
 
 SCRIPT = """
@@ -47,24 +45,6 @@ def test_a_folder_changes_nothing_but_keeps_everything(alone):
     # Modes, curves, bridges; what each of them (and the labels) said; profiles of curves, sample images.
     assert len(artefacts(folder)) == 9 + 10 + 2 + 1
     assert not list((folder / ".work").iterdir())
-
-
-@pytest.mark.slow
-def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(alone[0], folder)
-    before, seen = artefacts(folder), set()
-    changed = replace(small(), curve=replace(small().curve, weight_decay=0.5))
-    run_recipe(changed, folder=RunFolder(folder), progress=lambda stage, *_: seen.add(stage))
-    assert seen == {"curves", "bridges", "scores", "figures"}
-    after = artefacts(folder)
-    assert {name for name in before if before[name] != after[name]} >= {"curves/0-1/weights.safetensors"}
-    assert all(before[name] == after[name] for name in before if name.startswith("modes/"))
-    # A damaged artefact is made again, to the same bits.
-    victim = folder / "modes" / "1" / "weights.safetensors"
-    victim.write_bytes(victim.read_bytes()[:-7])
-    run_recipe(changed, folder=RunFolder(folder))
-    assert artefacts(folder) == after
 
 
 @pytest.mark.slow  # in-process stops at every batch are in tests/training/test_restart.py

@@ -74,17 +74,6 @@ def test_a_stage_that_raises_is_named_and_the_others_finish_first() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("two_cores")
-def test_twenty_kills_in_a_row_end_at_the_same_bytes(here: Path, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    killer = Killer(folder.work, "", times=20)
-    everything(folder, OnRay(recipe=lasting(3)))
-    assert len(killer.killed) == 20
-    assert bits(tmp_path) == bits(here)
-    assert epochs(tmp_path) == epochs(here)
-
-
-@pytest.mark.slow
 def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 

@@ -94,12 +94,3 @@ def test_members_of_several_heads_and_of_other_kinds(folder: RunFolder, tmp_path
 def test_what_is_refused(folder: RunFolder) -> None:
     with pytest.raises(ModebridgeError, match="Expected --ood only with the study shift, but got it with type1"):
         run_study("type1", Run(tiny(), folder=folder), ["inverted"])
-
-
-def test_another_weight_is_asked_again(folder: RunFolder, tmp_path: Path) -> None:
-    """Logits are known by the weights and the images that they were made from."""
-    run = Run(tiny(), folder=RunFolder(everything(tmp_path / "run")))
-    first = shifted_tables(run, [ModeMember(0)], [])["blur-3"]
-    other = replace(tiny(), mode=replace(tiny().mode, epochs=2))
-    second = shifted_tables(Run(other, folder=RunFolder(tmp_path / "run")), [ModeMember(0)], [])["blur-3"]
-    assert not torch.equal(first.test["mode-0"], second.test["mode-0"])
