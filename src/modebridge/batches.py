@@ -66,6 +66,11 @@ def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return {name: function(tensor) for name, tensor in inputs.items()}
 
 
+def copied(inputs: Inputs) -> Inputs:
+    """A copy for a network that may change its input in place, such as one that starts with `x.sub_(mean)`."""
+    return map_inputs(Tensor.clone, inputs)
+
+
 def flatten(inputs: Inputs) -> dict[str, Tensor]:
     """The inputs as tensors by name, as a training step takes them; `unflatten` is the inverse.
 

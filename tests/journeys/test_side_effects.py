@@ -14,7 +14,7 @@ from modebridge.curves import start_curve
 from modebridge.deploy import EnsembleModule
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, call, without_side_effects
+from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import curve_profile, predict
 from modebridge.training import fit_curve
@@ -93,7 +93,7 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
         trained = {key: bridge.state_dict() for key, bridge in bridges.items()}
         trained |= {"mode": mode.params, "pin": curve.pins[0]}
         found = {f"{key}/{name}": tensor for key, tensors in trained.items() for name, tensor in tensors.items()}
-        for turn in range(2):  # the first call sees how the network works, the second trusts it
+        for turn in range(2):  # what one call changes, the next would see
             found[f"members {turn}"] = ensemble.members(images)
             found[f"one {turn}"] = one(images)[0]
             found[f"predict {turn}"] = predict(ensemble, data)[0]
@@ -116,28 +116,6 @@ def test_in_place_is_the_same_everywhere(plain, way, inplace):
     found = everything(way, inplace)
     for name, tensor in plain.items():
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-12, msg=name)
-
-
-def test_a_network_that_leaves_its_input_alone_is_handed_the_very_tensor():
-    net, seen = net_of(), []
-    net.register_forward_pre_hook(lambda module, args: seen.append(args[0].data_ptr()))
-    images = batches(1)[0][0]
-    for _ in range(3):
-        call(net, images)
-    assert [pointer == images.data_ptr() for pointer in seen] == [False, True, True]
-
-
-def test_one_that_works_in_place_only_now_and_then_is_refused():
-    calls = []
-
-    def sometimes(x: Tensor) -> Tensor:
-        calls.append(x)
-        return x.mul_(2) if len(calls) > 1 else x * 2
-
-    images = torch.ones(2)
-    without_side_effects(sometimes, sometimes, images)
-    with pytest.raises(ModebridgeError, match="Expected sometimes to change its input in place always or never"):
-        without_side_effects(sometimes, sometimes, images)
 
 
 def test_functions_that_cannot_be_remembered_get_copies_every_time():

@@ -15,7 +15,7 @@ from modebridge import trees
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import frozen_copy, without_side_effects
+from modebridge.nets import frozen_copy
 from modebridge.nets.flops import counting
 
 Kind: TypeAlias = Literal["I", "II"]
@@ -226,8 +226,8 @@ class Bridge(nn.Module):
                 f"Expected a type {self.kind} bridge to get {len(self.places)} features, "
                 f"but got {len(features)}; pass one per mode it reads and tap."
             )
-        # Other bridges read the same features: a body that changes its inputs in place gets a copy.
-        return without_side_effects(self.body, self.body, *features)  # type: ignore[no-any-return]
+        # Copies: other bridges read the same features, and a body may change its inputs in place.
+        return self.body(*[feature.clone() for feature in features])  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         share = "" if self.share is None else f", share={self.share:.2%} of the FLOPs"

@@ -9,7 +9,7 @@ from modebridge.nets.blocks import (
     SameConv2d,
     initialise,
 )
-from modebridge.nets.quirks import tracing, without_side_effects
+from modebridge.nets.quirks import tracing
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.running import (
     CudaGraph,
@@ -51,5 +51,4 @@ __all__ = [
     "spec_of",
     "taps_to_read",
     "tracing",
-    "without_side_effects",
 ]

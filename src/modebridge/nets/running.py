@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from modebridge.batches import copied
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets.quirks import correct_conv_gradients, tracing, version, without_side_effects
+from modebridge.nets.quirks import correct_conv_gradients, tracing, version
 from modebridge.types import Inputs, Params
 
 T = TypeVar("T")
@@ -180,9 +181,8 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
     """The logits of `net` with its own parameters; several inputs are passed by name, and none is changed."""
-    return logits_of(
-        without_side_effects(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs)
-    )
+    plain, by_name = arguments([inputs])
+    return logits_of(net(*plain, **by_name))
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
@@ -190,18 +190,20 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
 
     In training mode batch norm updates the running statistics in `buffers` in place. The inputs are not changed.
     """
-
-    def at(*safe: Inputs) -> object:
-        plain, by_name = arguments(safe)
-        return _at(net, {**params, **buffers}, plain, by_name)
-
-    return logits_of(without_side_effects(net, at, *inputs), training=net.training)
+    plain, by_name = arguments(inputs)
+    return logits_of(_at(net, {**params, **buffers}, plain, by_name), training=net.training)
 
 
-def arguments(inputs: Sequence[Inputs]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The arguments with which a module is called: tensors in order, and those of dicts by name."""
-    plain = tuple(given for given in inputs if isinstance(given, Tensor))
-    return plain, {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
+def arguments(inputs: Sequence[Inputs]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Copies of the inputs, as a module is called with them: tensors in order, and those of dicts by name."""
+    plain: list[Tensor] = []
+    by_name: dict[str, Tensor] = {}
+    for given in map(copied, inputs):
+        if isinstance(given, Tensor):
+            plain.append(given)
+        else:
+            by_name.update(given)
+    return plain, by_name
 
 
 class Tapped(nn.Module):
@@ -240,12 +242,12 @@ class Tapped(nn.Module):
         return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 
-def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any]) -> Any:
+def _at(net: nn.Module, state: Params, inputs: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
     # Other threads wait, except in a compiled function: its parameters are arguments.
     lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
     with lock:
-        return functional_call(net, (dict(state),), inputs, dict(by_name), strict=False)
+        return functional_call(net, (dict(state),), tuple(inputs), dict(by_name), strict=False)
 
 
 REHEARSALS = 3

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch
+from modebridge.batches import check_batch, copied
 from modebridge.ensembles import Ensemble, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import without_side_effects
 from modebridge.scoring.cost import Cost, cost
 from modebridge.scoring.table import Scored
 from modebridge.types import Batches, Inputs
@@ -47,7 +46,7 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
     with _evaluating(model):
         for item in data:
             images, labels = check_batch(item, "the data")
-            table = without_side_effects(model, model, images)
+            table = model(copied(images))
             if not isinstance(table, Tensor) or table.dim() != 2 or len(table) != len(labels):
                 got = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
                 raise ModebridgeError(
