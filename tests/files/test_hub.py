@@ -21,14 +21,13 @@ from tests.scenarios import modes
 SHA = "0123456789012345678901234567890123456789"
 
 
-def placed(cache: Path, folder: Path, repo: str = "owner/name", branch: str = "main") -> Path:
+def placed(cache: Path, folder: Path) -> Path:
     """A folder as the hub's library keeps a downloaded repository: blobs, links to them, and what main is."""
-    place = cache / f"models--{repo.replace('/', '--')}"
+    place = cache / "models--owner--name"
     snapshot = place / "snapshots" / SHA
-    snapshot.mkdir(parents=True)
-    (place / "blobs").mkdir()
-    (place / "refs").mkdir()
-    (place / "refs" / branch).write_text(SHA)
+    for inner in (snapshot, place / "blobs", place / "refs"):
+        inner.mkdir(parents=True)
+    (place / "refs" / "main").write_text(SHA)
     for k, file in enumerate(sorted(folder.iterdir())):
         shutil.copy(file, place / "blobs" / str(k))
         (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / str(k))
@@ -42,13 +41,8 @@ def test_a_name_in_the_local_cache(tmp_path, cache, monkeypatch):
     save(whole, "made", card=Card())
     snapshot = placed(cache, tmp_path / "made")
     assert Path(snapshot_download("owner/name", local_files_only=True)) == snapshot, "the library's own local mode"
-    for again in (
-        mb.load("owner/name"),
-        mb.load("owner/name", revision="main"),
-        mb.load("owner/name", revision=SHA),
-        mb.load("made"),
-    ):
-        assert torch.equal(again(batch()), whole(batch()))
+    for place, revision in (("owner/name", None), ("owner/name", "main"), ("owner/name", SHA), ("made", None)):
+        assert torch.equal(mb.load(place, revision=revision)(batch()), whole(batch()))
     with pytest.raises(ModebridgeError, match="'owner/name' at revision 'v9' to be a local folder or a repository"):
         mb.load("owner/name", revision="v9")
     with pytest.raises(ModebridgeError, match=r"LocalEntryNotFoundError: .*check the name, the network and your login"):
@@ -57,18 +51,6 @@ def test_a_name_in_the_local_cache(tmp_path, cache, monkeypatch):
     assert isinstance(mb.load("owner/name"), Mode), "a path that exists wins"
     with pytest.raises(ModebridgeError, match="Expected revision only for names on the hub"):
         mb.load("owner/name", revision="main")
-
-
-def test_a_network_of_ones_own(tmp_path, cache):
-    net = Plain().eval()
-    whole = mb.Ensemble(net, [Mode.from_module(net)])
-    placed(cache, save(whole, tmp_path / "own", card=Card(place="me/own")), "me/own")
-    with pytest.raises(ModebridgeError, match="pass net="):
-        mb.load("me/own")
-    assert len(mb.load("me/own", net=Plain())) == 1
-    card = (tmp_path / "own" / "README.md").read_text()
-    assert 'mb.load("me/own", net=net)' in card
-    assert "only its weights are stored" in card
 
 
 @torch.no_grad()
@@ -136,6 +118,11 @@ def test_the_card_as_the_hub_reads_it(tmp_path):
 
 
 def test_a_card_that_knows_nothing(tmp_path):
+    net = Plain().eval()
+    whole = mb.Ensemble(net, [Mode.from_module(net)])
+    card = (save(whole, tmp_path / "own", card=Card(place="me/own")) / "README.md").read_text()
+    assert 'mb.load("me/own", net=net)' in card
+    assert "only its weights are stored" in card
     read = ModelCard.load(save(modes(1)[0], tmp_path / "plain", card=Card()) / "README.md")
     assert read.data.to_dict() == {"library_name": "modebridge", "tags": read.data.tags}
     assert "No license was given" in read.text

@@ -58,14 +58,14 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_missing_and_foreign(tmp_path: Path, folder: Path) -> None:
     refused(tmp_path / "nowhere" / "at" / "all", "but it does not exist; check the path")
     refused(folder / WEIGHTS, "to be a folder written by save, but it is a file")
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "to be written by modebridge, but it is not")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.toml").write_text("")
-    refused(tmp_path / "run", "it is a run folder; convert it: modebridge push")
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / CONFIG).write_text('{"model_type": "bert"}')
-    refused(tmp_path / "theirs", r"to be written by modebridge, but it is not; .*load_checkpoint")
+    for name, text, message in (
+        ("notes", "", "to be written by modebridge, but it is not"),
+        ("recipe.toml", "", "it is a run folder; convert it: modebridge push"),
+        (CONFIG, '{"model_type": "bert"}', r"to be written by modebridge, but it is not; .*load_checkpoint"),
+    ):
+        (tmp_path / f"of {name}").mkdir()
+        (tmp_path / f"of {name}" / name).write_text(text)
+        refused(tmp_path / f"of {name}", message)
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     refused(folder, "is only a Git LFS pointer; run git lfs pull")
     torch.save({"w": torch.ones(1)}, folder / WEIGHTS)

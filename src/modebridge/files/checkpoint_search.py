@@ -136,7 +136,7 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
     while waiting:
         container, path, depth = waiting.pop()
         pairs = list(container.items() if isinstance(container, Mapping) else enumerate(container))
-        tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor) or is_extra(str(key))}
+        tensors: dict[str, Any] = {str(k): v for k, v in pairs if isinstance(v, Tensor) or is_extra(str(k))}
         if isinstance(container, Mapping) and any(isinstance(value, Tensor) for value in tensors.values()):
             yield path, tensors
         inside = [(key, value) for key, value in pairs if isinstance(value, Mapping | list | tuple)]

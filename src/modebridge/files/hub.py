@@ -113,8 +113,7 @@ def find_folder(place: Place, revision: str | None = None) -> Path:
 
 
 def download(repo: str, revision: str | None = None) -> Path:
-    """Download a repository of the hub to the hub's cache."""
-    check_repo(repo)
+    """Download a repository of the hub, whose name was checked, to the hub's cache."""
     hub = _library(f"'{repo}', which is not a local folder")
     try:
         return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=FILES, library_name="modebridge"))
@@ -132,15 +131,13 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, token: str |
     A new repository has the owner's default visibility unless `private` is given; the token is that of `hf auth login`
     or HF_TOKEN unless it is given.
     """
-    check_repo(repo)
     hub = _library("pushing")
     try:
         api = hub.HfApi(token=token, library_name="modebridge")
         address = api.create_repo(repo, private=private, exist_ok=True)
         # One commit: no reader gets new weights with an old config.json.
-        api.upload_folder(
-            repo_id=repo, folder_path=folder, allow_patterns=FILES, commit_message="Upload with modebridge"
-        )
+        note = "Upload with modebridge"
+        api.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=FILES, commit_message=note)
     except Exception as error:
         raise ModebridgeError(
             f"Expected to upload '{repo}', but got {type(error).__name__}: '{first_line(error)}'; log in with "
