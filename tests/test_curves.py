@@ -103,7 +103,7 @@ def test_random_start_reaches_every_parameter():
     """Class token, position embedding and attention's own projection have no `reset_parameters`."""
     torch.manual_seed(0)
     build = partial(torchvision.models.VisionTransformer, 16, 8, 1, 2, 16, 24, num_classes=3)
-    net, other, without_side_effects = build(), Mode.from_module(build()), build()
+    net, other, new = build(), Mode.from_module(build()), build()
     with torch.no_grad():
         for parameter in net.parameters():  # as after training: nothing is at its start
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -116,8 +116,8 @@ def test_random_start_reaches_every_parameter():
             assert not torch.equal(one[name], next_seed[name]), name
             assert 0.2 < float(one[name].std() / own.detach().std()) < 8, name
     # A token that is still at zero is drawn too; a norm starts at one, as it always does.
-    assert not without_side_effects.class_token.any()
-    fresh = start_curve(without_side_effects, Mode.from_module(without_side_effects), other, pin_start="random").pins[0]
+    assert not new.class_token.any()
+    fresh = start_curve(new, Mode.from_module(new), other, pin_start="random").pins[0]
     assert 0.01 < float(fresh["class_token"].std()) < 0.04
     assert bool((fresh["encoder.ln.weight"] == 1).all())
 

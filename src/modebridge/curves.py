@@ -13,14 +13,8 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.modes import (
-    Mode,
-    check_modes,
-    check_statistics,
-    fresh_weights,
-    has_statistics,
-    refresh_statistics,
-)
+from modebridge.modes import Mode, check_modes, check_statistics, has_statistics, refresh_statistics
+from modebridge.nets import fresh_weights
 from modebridge.types import Batches, Params
 
 Position: TypeAlias = float | Tensor

@@ -1,4 +1,4 @@
-"""Step 1: a mode, one trained point in parameter space, with its batch norm statistics and new random weights."""
+"""Step 1: a mode, one trained point in parameter space, with its batch norm statistics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
-from modebridge import seeds, trees
+from modebridge import trees
 from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import frozen_copy, initialise, run
-from modebridge.nets.blocks import DRAWN
+from modebridge.nets import frozen_copy, run
 from modebridge.nets.quirks import check_weights
 from modebridge.types import Batches, Params
 
@@ -257,44 +256,3 @@ def _averaging() -> Callable[..., None]:
         norm.momentum = count / seen
 
     return hook
-
-
-RESETS = ("reset_parameters", "_reset_parameters")  # torch's modules draw their weights by one; attention by the latter
-
-EMBEDDING = 0.02
-"""Standard deviation for all-zero tokens and position embeddings, the usual value in transformers."""
-
-
-def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """New values for every parameter: each module's own reset, then the paper's initialization where it applies.
-
-    Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
-    from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values
-    and stay; but zero tensors with several axes, such as new tokens, are drawn with standard deviation 0.02.
-    """
-    copy = frozen_copy(net)
-    versions = {name: parameter._version for name, parameter in copy.named_parameters()}
-    device = next((parameter.device for parameter in copy.parameters()), None)
-    with seeds.borrowed(seed, device), torch.no_grad():  # third-party modules draw from the global generator
-        for module in copy.modules():
-            reset = next((method for name in RESETS if callable(method := getattr(module, name, None))), None)
-            if reset is not None and not isinstance(module, DRAWN):
-                reset()
-    generator = torch.Generator().manual_seed(seed)
-    initialise(copy, generator)
-    fresh: dict[str, Tensor] = dict(copy.named_parameters())
-    for name, parameter in net.named_parameters():
-        # Both are needed: some resets write the same values, and writes through `.data` do not change the version.
-        if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
-            fresh[name] = _alike(parameter.detach(), generator)
-    return trees.clone(fresh)
-
-
-def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal random values with the mean and standard deviation of a tensor."""
-    wide = tensor.double()
-    spread = float(wide.std(correction=0)) if tensor.numel() else 0.0
-    if spread == 0 and tensor.numel() > 1 and tensor.dim() > 1 and not bool(tensor.any()):
-        spread = EMBEDDING
-    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
-    return torch.empty_like(tensor).copy_(wide.mean() + spread * drawn)

@@ -7,6 +7,7 @@ from modebridge.nets.blocks import (
     FilterResponseNorm,
     Norm,
     SameConv2d,
+    fresh_weights,
     initialise,
 )
 from modebridge.nets.quirks import tracing
@@ -40,6 +41,7 @@ __all__ = [
     "call",
     "check_tap",
     "find_taps",
+    "fresh_weights",
     "frozen_copy",
     "initialise",
     "last_blocks_tap",

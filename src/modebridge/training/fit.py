@@ -16,8 +16,8 @@ from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
-from modebridge.modes import Mode, check_modes, fresh_weights, has_statistics, refresh_statistics
-from modebridge.nets import frozen_copy, same_architecture
+from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
+from modebridge.nets import fresh_weights, frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
 from modebridge.training.checks import check_mixing, check_train, classes_of, run_training, trainable
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
@@ -231,9 +231,10 @@ def fresh_mode(net: nn.Module, seed: int) -> Mode:
     """The network as if newly built: new weights and reset running statistics."""
     new = frozen_copy(net)
     for module in new.modules():
-        if hasattr(module, "reset_running_stats"):
-            module.reset_running_stats()
-    return Mode(fresh_weights(net, seed), Mode.from_module(new).buffers)
+        reset = getattr(module, "reset_running_stats", None)
+        if callable(reset):
+            reset()
+    return replace(Mode.from_module(new), params=fresh_weights(net, seed))
 
 
 def _seeds(
