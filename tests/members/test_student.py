@@ -41,7 +41,7 @@ def test_names_and_rows() -> None:
 def test_each_has_the_weights_that_the_library_gives() -> None:
     """By hand: the same start, batches and teachers, trained one by one."""
     run, answers = finished()
-    setting, modes = run.setting, [run.mode(k) for k in range(3)]
+    setting, modes = run.setting, [run.load(ModeMember(k)) for k in range(3)]
     bridges = [run.load(BridgeMember("I", 0, j)) for j in (1, 2)]
     teachers = {
         "distilled-0": modes,
@@ -79,6 +79,6 @@ def test_a_student_of_modes_that_were_replaced_is_left_out(tmp_path: Path) -> No
     first.answers([ModeMember(0), ModeMember(1), StudentMember()])
     assert "distilled-0" in read_answers(folder).test
     others = Run(settings, seed=4)
-    again = Run(settings, seed=3, folder=folder, given={0: others.mode(0), 1: others.mode(1)})
+    again = Run(settings, seed=3, folder=folder, given={0: others.load(ModeMember(0)), 1: others.load(ModeMember(1))})
     again.answers([ModeMember(0), ModeMember(1)])
     assert "distilled-0" not in read_answers(folder).test

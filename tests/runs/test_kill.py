@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from modebridge import trees
+from modebridge.members import ModeMember
 from modebridge.report import as_dicts
 from modebridge.runs import Run, run_recipe
 from tests.runs.small import finished, small
@@ -41,7 +42,7 @@ def test_a_folder_changes_nothing_but_keeps_everything(alone):
     in_memory = run_recipe(small())
     assert as_dicts(result.rows) == as_dicts(in_memory.rows)
     assert trees.fingerprint(result.table.test) == trees.fingerprint(in_memory.table.test)
-    assert Run(small(), seed=1).mode(0).id != result.mode(0).id, "another seed"
+    assert Run(small(), seed=1).load(ModeMember(0)).id != result.load(ModeMember(0)).id, "another seed"
     # Modes, curves, bridges; what each of them (and the labels) said; profiles of curves, sample images.
     assert len(artefacts(folder)) == 9 + 10 + 2 + 1
     assert not list((folder / ".work").iterdir())

@@ -13,7 +13,7 @@ from modebridge import Mode, fit_curve, seeds, trees
 from modebridge.bridges import plan_bridge
 from modebridge.data import Loader, noisy_digits
 from modebridge.ensembles import Ensemble
-from modebridge.members import Pin, parse_member
+from modebridge.members import ModeMember, Pin, PointMember, parse_member
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
 from modebridge.report import closed_gap
@@ -60,7 +60,9 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
     parts = [splits.train, splits.valid, splits.test]
     assert [len(part) for part in parts] == [60, 60, 200]
     assert len({image.numpy().tobytes() for part in parts for image in part.images}) == 320, "none is in two"
-    ensemble = Ensemble(result.setting.net, [result.mode(0), result.mode(1)]).calibrate(Loader(splits.valid, 256))
+    ensemble = Ensemble(result.setting.net, [result.load(ModeMember(0)), result.load(ModeMember(1))]).calibrate(
+        Loader(splits.valid, 256)
+    )
     row = next(row for row in result.rows if row.name == "DE-2")
     assert row.scores.temperature == pytest.approx(float(ensemble.temperature))
     assert row.scores.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).nll)
@@ -111,7 +113,7 @@ def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
     graph = together.graph([Pin(i, j) for i, j in pairs])
     assert [len(job.nodes) for wave in graph.waves() for job in graph.jobs(wave)] == [2, 1, 2]
     for i, j in pairs:
-        assert alone.curve(i, j).at(0.5).id == together.curve(i, j).at(0.5).id
+        assert alone.load(PointMember(i, j)).id == together.load(PointMember(i, j)).id
 
 
 @pytest.mark.slow
@@ -181,6 +183,6 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
 
     mode, middle, weights = by_hand()  # on one core, as in a run
     run = Run(recipe, seed=seed)
-    assert run.mode(1).id == mode.id
-    assert run.curve(0, 1).at(0.5).id == middle.id
+    assert run.load(ModeMember(1)).id == mode.id
+    assert run.load(PointMember(0, 1)).id == middle.id
     assert trees.fingerprint(run.load(parse_member("I-0-1-small")).state_dict()) == trees.fingerprint(weights)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.members import Node
+from modebridge.members import ModeMember, Node
 from modebridge.recipes import changed
 from modebridge.recipes.data import load_splits
 from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe
@@ -117,7 +117,7 @@ def test_a_given_mode_is_never_trained_again(finished: RunFolder, tmp_path: Path
     folder = RunFolder(tmp_path / "run")
     begin(folder, recipe, 0)
     run = Run(recipe, folder=folder, given=given)
-    assert run.mode(1).id == given[1].id
+    assert run.load(ModeMember(1)).id == given[1].id
     assert run.trained == []
     place = folder.path / "modes" / "1"
     if where in ("gone", "trained"):
@@ -127,16 +127,16 @@ def test_a_given_mode_is_never_trained_again(finished: RunFolder, tmp_path: Path
     else:
         flip(place / where, 300, 2)
     with pytest.raises(ModebridgeError, match=r"modes/1' to be the mode that was passed to.*again with --modes"):
-        Run(recipe, folder=RunFolder(folder.path)).mode(1)
+        Run(recipe, folder=RunFolder(folder.path)).load(ModeMember(1))
     if where == "weights.safetensors":
         with pytest.raises(ModebridgeError, match=r"modes/1' to be a mode of a run, but it is damaged"):
             find_modes(net, folder.path / "modes")
     # Given again it is taken, and known from then on.
-    Run(recipe, folder=RunFolder(folder.path), given=given).mode(1)
-    assert Run(recipe, folder=RunFolder(folder.path)).mode(1).id == given[1].id
+    Run(recipe, folder=RunFolder(folder.path), given=given).load(ModeMember(1))
+    assert Run(recipe, folder=RunFolder(folder.path)).load(ModeMember(1)).id == given[1].id
     flip(folder.path / "given.json", 30, 1)
     with pytest.raises(ModebridgeError, match=r"given\.json' to name the modes that were passed"):
-        Run(recipe, folder=RunFolder(folder.path)).mode(1)
+        Run(recipe, folder=RunFolder(folder.path)).load(ModeMember(1))
 
 
 def test_a_recipe_changed_by_hand_is_said(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
     run = Run(tiny(), folder=folder)
     data = run.setting.data
     part = run_study("shift", run)
-    nets = [run.mode(k) for k in range(2)]
+    nets = [run.load(ModeMember(k)) for k in range(2)]
     valid, test = data.splits.valid, data.splits.test
     images: dict[str, list[torch.Tensor]] = {}
     for table, batch in run.setting.shifted.batches(CORRUPTED, torch.device("cpu")):

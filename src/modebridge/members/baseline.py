@@ -29,6 +29,7 @@ class BaselineMember(Method, TrainedNetwork):
     alone = True
     folder = "baselines"
     stage = "baselines"
+    together = "several"
     constants: ClassVar[str] = ""
     """Constants of the method that affect its training."""
     rows_per_image: ClassVar[int] = 1

@@ -79,22 +79,20 @@ class SmallNetwork(Member, Node):
     def sizing(self, setting: Setting, wide: bool) -> dict[str, Any]:
         """The options of `build_bridge` for its width; a wide body gets the FLOPs of the plain one, for equal costs."""
         slim, budget = setting.recipe.slim(self.size), setting.recipe.budget_of(self.size)
-        if wide:
-            plain = self.chosen(setting, wide=False)
-            # Without blocks nothing is wide.
-            wide = bool(plain.share) and any(isinstance(module, ResidualBody) for module in plain.body.modules())
-            budget = budget or plain.share * ROUNDING if wide else budget
-        return {"slim": slim, "budget": budget, "wide": wide}
+        plain = self.chosen(setting, wide=False) if wide else None
+        # Without blocks nothing is wide.
+        if plain and plain.share and any(isinstance(module, ResidualBody) for module in plain.body.modules()):
+            return {"slim": slim, "budget": budget or plain.share * ROUNDING, "wide": True}
+        return {"slim": slim, "budget": budget, "wide": False}
 
     def plan(self, setting: Setting, tensors: Parents) -> Bridge:
         """The bridge before training."""
         modes, target = self._modes(setting, tensors), self.learned(setting, tensors)
-        named = {"name": self.name, "seed": setting.seed_of(self.stem)}
-        return build_bridge(setting.net, setting.example, modes, target, **named, **self.sizing(setting, self.wide))
+        seed, sizing = setting.seed_of(self.stem), self.sizing(setting, self.wide)
+        return build_bridge(setting.net, setting.example, modes, target, name=self.name, seed=seed, **sizing)
 
     def _modes(self, setting: Setting, tensors: Parents) -> list[Mode]:
-        nodes = [node for member in self.reads for node in member.nodes(setting.recipe)]
-        return [setting.load_mode(tensors[node.place]) for node in nodes]
+        return [setting.load_mode(tensors[node.place]) for node in self.nodes(setting.recipe)[1:]]
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
         return (self, *(node for member in self.reads for node in member.nodes(recipe)))

@@ -101,10 +101,7 @@ class Node(ABC):
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
-        """Multiply-adds per image and epoch of training a group together, by default that of one network each.
-
-        A backward pass counts as two forward passes.
-        """
+        """Multiply-adds per image and epoch of training a group together; a backward pass counts as two forward."""
         return 3 * setting.base_cost.flops * len(group)
 
 

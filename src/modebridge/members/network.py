@@ -27,7 +27,6 @@ class TrainedNetwork(Node):
     """The weights of a network that learns labels from a random start."""
 
     trained = True
-    together = "several"
 
     @property
     @abstractmethod
@@ -93,6 +92,7 @@ class ModeMember(OneNetwork, TrainedNetwork):
     pattern = r"mode-(?P<number>\d+)"
     folder = "modes"
     stage = "modes"
+    together = "several"
 
     @property
     def name(self) -> str:

@@ -28,6 +28,8 @@ from modebridge.scoring import ALL, LogitTable, Row, Scored, advise
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
+SCORES = ("accuracy", "nll", "ece", "brier", "raw_nll", "deferred_share", "relative_flops", "relative_params")
+"""What an exported file says about itself, with its default settings."""
 DATA = {
     "digits": ("UCI hand-written digits", ""),
     "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),
@@ -79,7 +81,7 @@ def ensemble_of(
     setting.net  # noqa: B018 - raises the network's own error
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
     ensemble = _assembled(setting, loaded)
-    classes = list(setting.facts.class_names)
+    classes, scored = list(setting.facts.class_names), answers.score(names, threshold=threshold).as_dict()
     temperatures = Temperatures(answers.temperature(names[:1]), answers.temperature(names))
     ensemble.temperature.fill_(temperatures.full)
     ensemble._fitted.fill_(True)
@@ -87,7 +89,7 @@ def ensemble_of(
         "example": example,
         "names": names,
         "classes": None if classes == [str(k) for k in range(len(classes))] else classes,
-        "scores": _scores(answers, names, threshold),
+        "scores": {"split": "test", "images": scored["n"], **{key: scored[key] for key in SCORES}},
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
         "threshold": threshold,
@@ -126,18 +128,18 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
 
 def _assembled(setting: Setting, loaded: Mapping[str, Loaded]) -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
-    modes = [one for one in loaded.values() if isinstance(one, Mode)]
-    bridges = [one for one in loaded.values() if isinstance(one, Bridge)]
     for name, one in loaded.items():
-        if len(loaded) > 1 and not isinstance(one, Mode | Bridge):
+        if isinstance(one, Mode | Bridge):
+            continue
+        if len(loaded) > 1:
             raise ModebridgeError(
                 f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
                 f"but got {', '.join(loaded)}; export it alone."
             )
-    if modes:
-        return Ensemble(setting.net, modes, bridges)
-    (module,) = map(MeanOfMembers, loaded.values())
-    return Ensemble(module, [Mode.from_module(module)])
+        module = MeanOfMembers(one)
+        return Ensemble(module, [Mode.from_module(module)])
+    modes = [one for one in loaded.values() if isinstance(one, Mode)]
+    return Ensemble(setting.net, modes, [one for one in loaded.values() if isinstance(one, Bridge)])
 
 
 def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:
@@ -155,14 +157,6 @@ def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:
             f"are missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
         )
     return loaded
-
-
-def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None) -> dict[str, Any]:
-    """The scores of the exported file with its default settings."""
-    scored = answers.score(names, threshold=threshold)
-    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "deferred_share")
-    cost = {"relative_flops": scored.cost.relative_flops, "relative_params": scored.cost.relative_params}
-    return {"split": "test", "images": scored.n, **{key: getattr(scored, key) for key in keys}, **cost}
 
 
 def _example(run: RunFolder, setting: Setting) -> Tensor:

@@ -79,7 +79,12 @@ def read_answers(folder: RunFolder) -> LogitTable:
     for member, (_, meta) in list(found.items()):
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
         unread = any(read not in ids for read in meta["reads"])
-        if replaced or unread or (recipe is not None and not _belongs(member, set(meta["parents"]), recipe[0])):
+        # Heads depend on the number of modes.
+        foreign = recipe is not None and not (
+            member.belongs(recipe[0])
+            and (not meta["parents"] or set(meta["parents"]) == {one.name for one in member.made_from(recipe[0])})
+        )
+        if replaced or unread or foreign:
             del found[member]
     if ModeMember(0) not in found:
         raise _unfinished(folder, ModeMember(0).name)
@@ -99,11 +104,6 @@ def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> 
             for member, (_, meta) in found.items()
         },
     )
-
-
-def _belongs(member: Member, parents: set[str], recipe: Recipe) -> bool:
-    """Whether a recipe can have a member made from exactly these members: heads depend on the number of modes."""
-    return member.belongs(recipe) and (not parents or parents == {one.name for one in member.made_from(recipe)})
 
 
 def missing_members(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[str]:
@@ -135,12 +135,14 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
     existing = [member for member in members_of(recipe) if member.name in answers.test]
     imitators = {member.name: member.imitates.name for member in existing if member.imitates is not None}
     trained = _trained(folder, recipe)
+    kept = {f"{i}-{j}": folder.read(f"profiles/{i}-{j}")[0] for i, j in recipe.curves()}
+    profiles = {name: tensors["points"] for name, tensors in kept.items() if tensors}
     return PageData(
         title=f"{recipe.name}, seed {seed}",
         rows=rows,
         answers=answers,
         classes=facts_for(recipe, folder).class_names,
-        profiles=_profiles(folder, recipe),
+        profiles={name: [CurvePoint(*row) for row in points.tolist()] for name, points in profiles.items()},
         samples=_samples(folder, recipe, answers),
         imitators=list(imitators),
         targets=[name for name in dict.fromkeys(imitators.values()) if name in answers.test],
@@ -169,15 +171,6 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples 
     if not tensors or not {start, end, target, bridge} <= set(answers.test):
         return None
     return Samples(tensors["images"], tensors["numbers"], (start, end), target, bridge)
-
-
-def _profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
-    profiles = {}
-    for i, j in recipe.curves():
-        points = folder.read(f"profiles/{i}-{j}")[0].get("points")
-        if points is not None:
-            profiles[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
-    return profiles
 
 
 def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     ArtefactData,
@@ -18,11 +17,9 @@ from modebridge.members import (
     Member,
     ModeMember,
     Node,
-    PointMember,
     Setting,
     Tensors,
     key_of,
-    load_curve,
     members_of,
 )
 from modebridge.modes import Mode
@@ -136,15 +133,6 @@ class Run:
     def load(self, member: Member) -> Loaded:
         """A member ready to predict; what it needs is made if it is missing."""
         return member.load(self.setting, self.tensors(member.nodes(self.recipe)))
-
-    def mode(self, number: int) -> Mode:
-        """A mode by its number, aligned if the recipe says so."""
-        member = ModeMember(number)
-        return member.load(self.setting, self.tensors(member.nodes(self.recipe)))
-
-    def curve(self, i: int, j: int) -> Curve:
-        """The curve between two modes, the lower number first."""
-        return load_curve(self.setting, self.tensors(PointMember(i, j).nodes(self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> LogitTable:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""

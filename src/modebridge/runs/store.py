@@ -202,19 +202,13 @@ class RunFolder:
 
     def left_out(self) -> list[str]:
         """What was found damaged and therefore not used, one sentence each."""
-        return [
-            f"{place} is damaged ({reason}) and is left out; to recreate it: {self._command_for(place)}"
-            for place, reason in self.damage.items()
-        ]
-
-    def _command_for(self, place: str) -> str:
-        top, _, rest = place.partition("/")
-        verbs = {
-            "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
-            "bench": f"modebridge bench {self.path}",
-            "shifted": f"modebridge study shift --out {self.path}",
-        }
-        return verbs.get(top, f"modebridge run --out {self.path}")
+        said = []
+        for place, reason in self.damage.items():
+            top, name, *_ = *place.split("/"), ""
+            verb = {"studies": f"study {name}", "shifted": "study shift"}.get(top, "run")
+            command = f"modebridge {verb} --out {self.path}"
+            said.append(f"{place} is damaged ({reason}) and is left out; to recreate it: {command}")
+        return said
 
     def tidy(self) -> None:
         """Remove what a finished run does not need: checkpoints and partially written files."""

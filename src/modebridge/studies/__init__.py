@@ -6,32 +6,22 @@ from pathlib import Path
 from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart, StudyTable
 from modebridge.runs import Run, RunFolder
+from modebridge.studies import paper_tables
 from modebridge.studies.comparison import comparison_study
-from modebridge.studies.paper_tables import (
-    bridge_size,
-    correspondence_study,
-    mode_choice,
-    r_ablation,
-    r_position,
-    swa,
-    type1,
-    type2,
-    type_mix,
-)
 from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
 STUDIES: dict[str, Callable[[Run], tuple[list[StudyTable], str]]] = {
-    "type1": type1,
-    "type2": type2,
-    "correspondence": correspondence_study,
-    "r-position": r_position,
-    "r-ablation": r_ablation,
-    "bridge-size": bridge_size,
-    "type-mix": type_mix,
-    "mode-choice": mode_choice,
-    "swa": swa,
+    "type1": paper_tables.type1,
+    "type2": paper_tables.type2,
+    "correspondence": paper_tables.correspondence_study,
+    "r-position": paper_tables.r_position,
+    "r-ablation": paper_tables.r_ablation,
+    "bridge-size": paper_tables.bridge_size,
+    "type-mix": paper_tables.type_mix,
+    "mode-choice": paper_tables.mode_choice,
+    "swa": paper_tables.swa,
     "comparison": comparison_study,
     "shift": shift_study,
 }

@@ -17,15 +17,13 @@ SIZES = {"small": "sm", "medium": "md"}
 
 def type1(run: Run) -> tuple[list[StudyTable], str]:
     """One network with k type I bridges, compared with deep ensembles and with the midpoints of the curves."""
-    recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
-    sheet = Sheet(run, runs(recipe, 6))
-    most = min(4, recipe.modes - 1)
+    sheet, most = Sheet(run, runs(run.recipe, 6)), min(4, run.recipe.modes - 1)
     sheet.add_deep_ensemble(1, paper="ResNet (DE-1)")
     _add_type1(sheet, most)
     for k in range(1, most + 1):
         sheet.add(f"DE-1 + {k} Bezier", _on_first(sheet, k, "mode-0", "curve-0-{}"))
-    for m in range(2, min(recipe.modes, 7) + 1):
+    for m in range(2, min(run.recipe.modes, 7) + 1):
         sheet.add_deep_ensemble(m, paper=f"DE-{m}")
     table = sheet.table(
         "Type I bridges",
@@ -217,12 +215,11 @@ def correspondence_study(run: Run) -> tuple[list[StudyTable], str]:
     rows = {}
     for name, compared in plans.items():
         if compared:
-            agreements = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
-            paper_cells = printed.get(name, {})
+            agreements, paper = [correspondence(tables[a], tables[b]) for a, b in compared], printed.get(name, {})
             rows[name] = {
-                "R2": cell_of([pair.r2 for pair in agreements], paper_cells.get("R2", "")),
+                "R2": cell_of([pair.r2 for pair in agreements], paper.get("R2", "")),
                 "R2 per class": cell_of([pair.r2_per_class for pair in agreements]),
-                "KL": cell_of([pair.kl for pair in agreements], paper_cells.get("KL", "")),
+                "KL": cell_of([pair.kl for pair in agreements], paper.get("KL", "")),
             }
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
     note = "R2 weights classes by their variance in the target; the paper does not specify this (docs/scores.md)."

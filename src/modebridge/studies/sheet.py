@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from modebridge.members import parse_member
 from modebridge.recipes import Recipe, find_recipe
@@ -30,10 +30,8 @@ _DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tin200": "Tiny Ima
 
 
 @cache
-def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
-    text = resources.files("modebridge.studies").joinpath("paper.json").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
-    return tables
+def _printed() -> Any:
+    return json.loads(resources.files("modebridge.studies").joinpath("paper.json").read_text(encoding="utf-8"))
 
 
 def paper_numbers(table: str, recipe: Recipe) -> Mapping[str, Mapping[str, str]]:
@@ -42,7 +40,7 @@ def paper_numbers(table: str, recipe: Recipe) -> Mapping[str, Mapping[str, str]]
     # All settings must match: a changed recipe is not the paper's, whatever its name.
     if not dataset or recipe != find_recipe(recipe.name):
         return {}
-    tables = _printed().get(table, {})
+    tables: dict[str, dict[str, dict[str, str]]] = _printed().get(table, {})
     # The table of modes to start from has two parts; ours are modes that differ as little as those of the second.
     return tables.get(dataset) or tables.get(f"{dataset} / Comparable differences", {})
 
@@ -152,9 +150,7 @@ class Sheet:
             for column, value in (extra or {}).get(name, {}).items():
                 # Where a table has the costs of bridges alone, the paper does not say so in the column's name.
                 rows[name][column] = Cell(value, None, paper_cells.get(column.removeprefix("bridge "), ""))
-        counted = (
-            f"{len(self.orders)} repetitions that share modes, as in the authors' code; the spread is not that of "
-            "independent runs."
-        )
-        notes = [*notes, *([counted] if len(self.orders) > 1 else [])]
+        if len(self.orders) > 1:
+            counted = f"{len(self.orders)} repetitions that share modes, as in the authors' code"
+            notes = [*notes, f"{counted}; the spread is not that of independent runs."]
         return StudyTable(f"{title}, {self._run.recipe.name}", tuple(columns), rows, tuple(notes))
