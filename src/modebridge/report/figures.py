@@ -222,7 +222,7 @@ def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str
     panels = []
     for folder, series in metrics.items():
         losses = {
-            name: ([one.number for one in epochs], [one.losses["train"] for one in epochs])
+            f"{folder}/{name}": ([one.number for one in epochs], [one.losses["train"] for one in epochs])
             for name, epochs in series.items()
         }
         panels.append((f"training loss of {folder}", losses))
@@ -250,9 +250,11 @@ def lines_figure(
     rows = math.ceil(len(panels) / columns)
     figure, axes = axes_of(rows, columns, 2.9 * rows)
     xlabels = [xlabel] * len(panels) if isinstance(xlabel, str) else xlabel
-    for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=True):
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=False):
         for color, (line, (xs, ys)) in zip(cycle(COLORS), lines.items(), strict=False):
-            style = "o" if line in unordered else "o-" if len(xs) <= 50 else "-"
+            style = "o" if line in unordered else "o-" if len(xs) <= 15 else "-"
             axis.plot(xs, ys, style, color=color, label=line if 1 < len(lines) <= len(COLORS) else None)
         for line, level in (levels or {}).get(label, {}).items():
             axis.axhline(level, color=GRAY, linestyle="--", linewidth=1)
