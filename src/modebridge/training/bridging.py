@@ -78,8 +78,8 @@ def fit_bridge(
         modes: modes of which the bridge reads the first (type II: the first two) and gets one head for each of the
             others; or, as in the paper, a curve, whose start it reads and whose midpoint it learns.
         train: yields (images, labels); only heads on labels learn from the labels.
-        budget: maximum share of the base's FLOPs (0.05 for 5 %): the widest body that fits is built; its share of the
-            parameters may be much larger (`bridge.parameter_share`). None is the paper's small bridge.
+        budget: maximum share of the base's FLOPs (0.05 for 5 %): the widest body that fits is built, with no more
+            parameters than the base. None is the paper's small bridge.
         kind: "I" reads one mode, "II" two.
         tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
             paper's networks is the paper's.
