@@ -199,7 +199,7 @@ def _layers(description: Mapping[str, Any]) -> int:
     """The number of layers that a description of our own classes asks for: a few bytes could ask for millions."""
     arguments = description.get("arguments", {})
     inner = sum(_layers(value) for value in arguments.values() if isinstance(value, dict))
-    return inner + sum(arguments.get("stages", ()))
+    return inner + int(sum(arguments.get("stages", ())))
 
 
 def _timm_name(net: nn.Module) -> dict[str, Any] | None:

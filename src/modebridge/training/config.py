@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
@@ -185,7 +186,7 @@ class Engine:
     @property
     def processes(self) -> Processes:
         """The processes that train together: one, unless a launcher started more."""
-        return launched(cpu=self.device.type == "cpu")
+        return launched(cpu=self.device.type == "cpu") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Processes()
 
     def precision(self) -> AbstractContextManager[object]:
         """Autocast to bfloat16 if enabled."""

@@ -154,7 +154,7 @@ class TaskRun:
         processes, self.images = self._engine.processes, 0
         go_to_epoch(self.task.batches, epoch)  # here, since tasks may share a loader
         for number, batch in enumerate(self.task.batches):
-            part = processes.part(batch)
+            part = batch if processes.size == 1 else processes.part(batch)
             # Drawn for skipped batches too: the generator goes on from where it would be.
             draw = self.task.objective.draw(len(part[1]), self.draws)
             if number >= skip:

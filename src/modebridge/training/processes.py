@@ -33,16 +33,13 @@ class Processes:
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The mean of every process's tensor, the same on all."""
-        if self.size == 1:
-            return tensor
         total = tensor.detach().clone()
         dist.all_reduce(total)
         return total / self.size
 
     def from_first(self, tensor: Tensor) -> None:
         """Overwrite a tensor with that of process 0."""
-        if self.size > 1:
-            dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, 0)
 
     def wait(self) -> None:
         """Wait until all processes get here."""
@@ -51,8 +48,6 @@ class Processes:
 
     def part(self, batch: Batch) -> Batch:
         """This process's rows of a batch, as many as every other process has: the first rows fill up the last ones."""
-        if self.size == 1:
-            return batch
         count = len(batch[1])
         padded = -(-count // self.size) * self.size
         return rows_of(batch, torch.arange(self.rank, padded, self.size) % count)
@@ -62,13 +57,11 @@ _group: list[Processes] = []
 
 
 def launched(*, cpu: bool) -> Processes:
-    """The processes that `torchrun` or a similar launcher started, or this one alone.
+    """The processes that `torchrun` or a similar launcher started.
 
     Args:
         cpu: whether they exchange CPU tensors; the first call decides.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Processes()
     if not _group:
         device = None if cpu else torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         if device is not None:

@@ -49,8 +49,9 @@ class Step:
         self._forward, self._config = forward, config
         self._engine, self._processes = engine, engine.processes
         self.noise = noise or Noise(device, config.seed)
-        for tensor in self.tensors().values():
-            self._processes.from_first(tensor)
+        if self._processes.size > 1:
+            for tensor in self.tensors().values():
+                self._processes.from_first(tensor)
 
     def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
         """Learn from one prepared batch; returns the loss, detached."""
