@@ -13,7 +13,7 @@ from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints
 from modebridge.members import BASES, ModeMember, Setting, epochs_of, key_of, nodes_behind, parse_member
 from modebridge.modes import Mode
-from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
+from modebridge.recipes import DataFacts, Recipe, differences, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import Effort
@@ -149,14 +149,6 @@ def given_modes_of(folder: RunFolder, modes: int) -> int:
     return next((k for k in range(modes) if k not in given), modes)
 
 
-def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None = None) -> DataFacts:
-    """The facts about a recipe's data: from a run folder, known for a named set, or read now."""
-    record = folder.record(DATA) if folder is not None else {}
-    if record:
-        return DataFacts.from_dict(record)
-    return facts_of(recipe) or RunData(recipe, 0, data).facts
-
-
 def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
     """Write RUN/data.json, so that the data need not be read again."""
     if folder.writes and facts.to_dict() != folder.record(DATA):
@@ -164,8 +156,10 @@ def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
 
 
 def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:
-    """A setting for use without training: the data need not be read."""
-    return Setting(recipe, seed, None if data is None else str(data), known=facts_for(recipe, folder, data))
+    """A setting for use without training: the data need not be read if the folder knows the facts about it."""
+    record = folder.record(DATA) if folder is not None else {}
+    known = DataFacts.from_dict(record) if record else None
+    return Setting(recipe, seed, None if data is None else str(data), known=known)
 
 
 def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:

@@ -23,7 +23,7 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
-from modebridge.runs.plan import facts_for, find_recipe_of, recipe_in
+from modebridge.runs.plan import find_recipe_of, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
@@ -141,7 +141,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         title=f"{recipe.name}, seed {seed}",
         rows=rows,
         answers=answers,
-        classes=facts_for(recipe, folder).class_names,
+        classes=setting_for(recipe, seed, folder).facts.class_names,
         profiles={name: [CurvePoint(*row) for row in points.tolist()] for name, points in profiles.items()},
         samples=_samples(folder, recipe, answers),
         imitators=list(imitators),
