@@ -49,9 +49,6 @@ def test_it_is_in_the_table_and_on_the_page(run: Path) -> None:
     shares = torch.full((10,), 1 / (torch.e**3 + 9), dtype=torch.float64)
     shares[[2, 7]] = (torch.e**3 + 1) / (torch.e**3 + 9) / 2
     assert rows["a guess"]["raw_nll"] == pytest.approx(float(-shares[answers.test_labels].log().mean()), abs=1e-6)
-    heads = [answers.test["mode-0"], *answers.test["guess"]]
-    expected = sum(head.double().softmax(dim=-1) for head in heads) / 3
-    torch.testing.assert_close(answers.probabilities(["mode-0", "guess"]), expected)
     assert "| a guess |" in (run / "results.md").read_text()
     assert "a guess" in (run / "report.html").read_text()
 

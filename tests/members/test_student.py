@@ -72,13 +72,11 @@ def test_training_is_counted() -> None:
 
 
 def test_a_student_of_modes_that_were_replaced_is_left_out(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
+    folder, modes = RunFolder(tmp_path / "run"), [ModeMember(0), ModeMember(1)]
     settings = replace(recipe(("distilled",)), modes=2)
-    first = Run(settings, seed=3, folder=folder)
     begin(folder, settings, 3)
-    first.answers([ModeMember(0), ModeMember(1), StudentMember()])
+    Run(settings, seed=3, folder=folder).answers([*modes, StudentMember()])
     assert "distilled-0" in read_answers(folder).test
     others = Run(settings, seed=4)
-    again = Run(settings, seed=3, folder=folder, given={0: others.load(ModeMember(0)), 1: others.load(ModeMember(1))})
-    again.answers([ModeMember(0), ModeMember(1)])
+    Run(settings, seed=3, folder=folder, given={k: others.load(mode) for k, mode in enumerate(modes)}).answers(modes)
     assert "distilled-0" not in read_answers(folder).test

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modebridge.runs import RunFolder, read_answers
-from tests.runs.damaging import Heard, everything, files_of, flip, hear, outcome
+from tests.runs.damaging import Heard, everything, files_of, flip, hear, judge
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,6 @@ def wanted(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, H
     return found
 
 
-def judged(copy: Path, name: str, wanted: dict[str, Heard], verbs: tuple[str, ...]) -> None:
-    """No verb is silent about a damaged file; `run` comes last, because it mends."""
-    for verb in verbs:
-        heard = hear(verb, copy)
-        found = outcome(verb, heard, wanted[verb], name)
-        assert found.islower(), (name, verb, found, heard.said)
-
-
 def test_a_whole_folder_is_silent_and_not_written_to(whole: Path, wanted: dict[str, Heard]) -> None:
     assert "Nothing to train" in wanted["run"].said
     assert not any("damaged" in heard.said for heard in wanted.values())
@@ -49,7 +41,7 @@ def test_a_flipped_bit_anywhere_is_noticed_or_harmless(whole: Path, wanted: dict
     for k, name in enumerate(chance.sample(files_of(whole), 20)):
         copy = Path(shutil.copytree(whole, tmp_path / str(k)))
         flip(copy / name, chance.randrange((copy / name).stat().st_size), chance.randrange(8))
-        judged(copy, name, wanted, ("advise", "report", "run") if k == 0 else ("advise", "report"))
+        judge(copy, name, wanted, ("advise", "report", "run") if k == 0 else ("advise", "report"))
 
 
 WAYS: dict[str, Callable[[Path], object]] = {
@@ -72,7 +64,7 @@ def test_files_damaged_in_other_ways(whole: Path, wanted: dict[str, Heard], tmp_
     for name, way in product(files, WAYS) if all_of_them else some:
         copy = Path(shutil.copytree(whole, tmp_path / "run"))
         WAYS[way](copy / name)
-        judged(copy, name, wanted, ("advise", "report", "run") if all_of_them else ("advise", "report"))
+        judge(copy, name, wanted, ("advise", "report", "run") if all_of_them else ("advise", "report"))
         shutil.rmtree(copy)
 
 

@@ -60,9 +60,8 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
     parts = [splits.train, splits.valid, splits.test]
     assert [len(part) for part in parts] == [60, 60, 200]
     assert len({image.numpy().tobytes() for part in parts for image in part.images}) == 320, "none is in two"
-    ensemble = Ensemble(result.setting.net, [result.load(ModeMember(0)), result.load(ModeMember(1))]).calibrate(
-        Loader(splits.valid, 256)
-    )
+    two = [result.load(ModeMember(k)) for k in (0, 1)]
+    ensemble = Ensemble(result.setting.net, two).calibrate(Loader(splits.valid, 256))
     row = next(row for row in result.rows if row.name == "DE-2")
     assert row.scores.temperature == pytest.approx(float(ensemble.temperature))
     assert row.scores.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).nll)
