@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modebridge import trees
-from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
-from modebridge.modes import Mode
 from modebridge.objectives import CurveObjective
-from modebridge.training import Checkpoints, Engine, TrainConfig, fit_curves, fit_modes
+from modebridge.training import Checkpoints, Engine, TrainConfig, fit_modes
 from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
-from tests.plans import fit_bridges, fit_mode, on_threads
+from tests.plans import fit_mode, on_threads
 from tests.scenarios import EXACT, loader, modes, quick, tiny_net
-from tests.training.test_progress import Fragile, StopError
+from tests.training.test_progress import FITS, Fragile, StopError, batches, noisy, two_bridges, two_modes
 
 
 @pytest.mark.parametrize("nesterov", ["no", "standard"])
@@ -76,94 +73,31 @@ def test_compiled_losses_are_the_same():
             torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
 
 
-class Noisy(nn.Module):
-    """Dropout, stochastic depth as timm and torchvision write it, and noise in evaluation mode too if asked for."""
-
-    def __init__(self, inputs: int = 4, always: bool = False) -> None:
-        super().__init__()
-        self.always = always
-        self.stem, self.middle, self.head = nn.Linear(inputs, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        if self.training or self.always:
-            x = x + self.middle(x) * x.new_empty(len(x), 1).bernoulli_(0.5)
-        return self.head(self.dropout(x))
-
-
-def noisy(seed: int, **options: bool) -> Noisy:
-    torch.manual_seed(seed)
-    return Noisy(**options)
-
-
-def batches(seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [(torch.rand(6, 4, generator=generator), torch.arange(6) % 3) for _ in range(4)]
-
-
-def fit_two(config, lives=-1, checkpoints=None):
-    nets, loaders = [noisy(k) for k in range(2)], [Fragile(batches(k), lives) for k in range(2)]
-    return [mode.id for mode in fit_modes(nets, loaders, config=replace(config, checkpoints=checkpoints))]
-
-
-def ends() -> list[Mode]:
-    return [Mode.from_module(noisy(seed)) for seed in range(3)]
-
-
-def curves(config, lives=-1, checkpoints=None):
-    a, b, c = ends()
-    loaders = [Fragile(batches(k), lives) for k in range(2)]
-    found = fit_curves(noisy(0), [(a, b), (b, c)], loaders, config=replace(config, checkpoints=checkpoints))
-    return [trees.fingerprint(*curve.pins) for curve in found]
-
-
-def bridges(config, lives=-1, checkpoints=None, names=("one", "two"), always=True):
-    """The frozen networks draw too, on the thread that prepares the next batch."""
-    net, (a, b, _) = noisy(0, always=always), ends()
-    curve, plans = start_curve(net, a, b), {}
-    for k, name in enumerate(("one", "two")):
-        torch.manual_seed(20 + k)
-        plans[name] = plan_bridge(net, curve, batches()[0][0], tap="stem", body=Noisy(6))
-    plans = {name: plans[name] for name in names}
-    found = fit_bridges(net, plans, Fragile(batches(), lives), config=replace(config, checkpoints=checkpoints))
-    return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
-
-
-@pytest.mark.parametrize("fit", [fit_two, curves, bridges])
+@pytest.mark.parametrize("fit", FITS)
 def test_the_seed_decides_and_nothing_else(fit):
-    config = quick(2, seed=3)
     torch.manual_seed(1)
-    first = fit(config)
+    first = fit(seed=3)
     torch.manual_seed(2)
     torch.rand(7)
-    assert fit(config) == first
-    assert set(fit(quick(2, seed=4))).isdisjoint(first)
-
-
-@pytest.mark.parametrize("fit", [fit_two, curves, bridges])
-def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
-    config = quick(2)
-    whole = fit(config)
-    for lives in (1, 4, 6):
-        with pytest.raises(StopError):
-            fit(config, lives, Checkpoints(tmp_path / f"{lives}", every=0.0))
-        torch.rand(lives)  # what the caller draws in between is nobody's business
-        assert fit(config, -1, Checkpoints(tmp_path / f"{lives}", every=0.0)) == whole, lives
+    assert fit(seed=3) == first
+    assert set(fit(seed=4)).isdisjoint(first)
 
 
 def test_together_is_one_by_one():
-    together = fit_two(quick(2))
+    together = two_modes()
     for k in range(2):
-        assert fit_mode(noisy(k), batches(k), config=quick(2, seed=k)).id == together[k]
-    both = bridges(quick(2))
-    assert [bridges(quick(2), names=[name])[0] for name in ("one", "two")] == both
+        assert fit_mode(noisy(k), Fragile(batches(k)), config=quick(seed=k)).id == together[k]
+    assert [two_bridges(names=[name])[0] for name in ("one", "two")] == two_bridges()
 
 
 def test_threads_do_not_disturb_each_other():
-    whole, nets = fit_two(quick(3)), [noisy(k) for k in range(2)]  # made here: building them draws
-    jobs = on_threads(lambda: fit_modes(nets, [batches(0), batches(1)], config=quick(3)), 4)
-    assert [[mode.id for mode in found] for found in jobs] == [whole] * 4
+    whole, nets = two_modes(), [noisy(k) for k in range(2)]  # made here: building them draws
+
+    def job():
+        loaders = [Fragile(batches(k)) for k in range(2)]
+        return [mode.id for mode in fit_modes(nets, loaders, config=quick())]
+
+    assert on_threads(job, 4) == [whole] * 4
 
 
 def test_noise_that_begins_in_a_later_epoch_is_seen():
