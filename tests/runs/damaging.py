@@ -67,9 +67,7 @@ def hear(verb: str, path: Path) -> Heard:
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": lambda path: run_module.run(run_module.RunOptions(out=path, device="cpu")),
     "report": show.report_run,
-    "advise": lambda path: show.advise_run(
-        path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None
-    ),
+    "advise": lambda path: show.advise_run(path, 1.5, cost_unit="flops", cascades=False),
 }
 
 

@@ -10,17 +10,8 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import Effort, LogitTable, MemberCost, advise, nll
+from modebridge.scoring import LogitTable, MemberCost, advise, nll
 from tests.scoring.test_table import drawn, table
-
-PARTS = {
-    "mode-0": frozenset({"0"}),
-    "mode-1": frozenset({"1"}),
-    "mode-2": frozenset({"0", "1", "student"}),
-    "I-0-1-small": frozenset({"0", "1", "curve", "bridge"}),
-    "II-0-1-small": frozenset({"0", "1", "curve", "other"}),
-}
-EPOCHS = {"0": 20.0, "1": 20.0, "student": 60.0, "curve": 40.0, "bridge": 10.0, "other": 10.0}
 
 
 def many(bridges: int, seed: int = 0, n: int = 60) -> LogitTable:
@@ -36,16 +27,13 @@ def nll_of(found: LogitTable, members: Sequence[str]) -> float:
     return nll(found.calibrated(members, "valid"), found.valid_labels)
 
 
-def tried(
-    found: LogitTable, budget: float, prices: dict[str, float] | None = None, effort: Effort | None = None
-) -> dict[int, list[tuple[str, ...]]]:
+def tried(found: LogitTable, budget: float, prices: dict[str, float] | None = None) -> dict[int, list[tuple[str, ...]]]:
     """Every combination within the budgets by hand, by number of members, the best first."""
     names = [name for name, cost in found.costs.items() if cost.usable]
     prices = prices or {name: found.costs[name].flops / 100 for name in names}
     sets = [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
     sets = [some for some in sets if all(set(found.costs[name].reads) <= set(some) for name in some)]
     sets = [some for some in sets if sum(prices[name] for name in some) <= budget + 1e-9]
-    sets = [some for some in sets if effort is None or effort.allows(some)]
     by_size: dict[int, list[tuple[str, ...]]] = {}
     for some in sorted(sets, key=lambda some: nll_of(found, some)):
         by_size.setdefault(len(some), []).append(some)
@@ -111,25 +99,6 @@ def test_members_that_predict_the_same() -> None:
     found = many(5)
     flat = {name: torch.zeros_like(logits) for name, logits in found.valid.items()}
     assert advise(replace(found, valid=flat), 2.0).chosen.nll == pytest.approx(float(torch.tensor(3.0).log()))
-
-
-@pytest.mark.parametrize("most", [20, 110, 1000])
-@pytest.mark.parametrize("budget", [1.2, 4.0])
-def test_what_can_be_trained(most: float, budget: float) -> None:
-    found, effort = table(seed=3), Effort(PARTS, EPOCHS, most)
-    by_size = tried(found, budget, effort=effort)
-    advice = advise(found, budget, effort=effort)
-    assert set(advice.chosen.members) == set(by_size[max(by_size)][0])
-    assert all(effort.of(choice.members) <= most for choice in advice.by_size)
-
-
-def test_what_cannot_be_trained_is_said() -> None:
-    with pytest.raises(ModebridgeError, match="at least 20 epochs of one network, but got 19"):
-        advise(table(), 1.2, effort=Effort(PARTS, EPOCHS, 19))
-    only = Effort(dict.fromkeys(PARTS, frozenset({"0"})) | {"mode-0": frozenset({"0", "1"})}, EPOCHS, 20)
-    dear = {name: (3.0 if name != "mode-0" else 1.0) for name in PARTS}
-    with pytest.raises(ModebridgeError, match=r"to cost at most 1\.2 networks, but the cheapest costs 3"):
-        advise(table(), 1.2, dear, effort=only)
 
 
 def test_cascades_only_when_asked_for() -> None:

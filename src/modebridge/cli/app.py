@@ -205,22 +205,14 @@ def advise(
         bool,
         typer.Option("--cascades", help="Also consider cascades, where confident images use only the first network."),
     ] = False,
-    max_epochs: Annotated[
-        float | None,
-        typer.Option(help="Maximum training, in epochs of one network; no limit by default.", metavar="EPOCHS"),
-    ] = None,
-    trained_modes: Annotated[
-        int | None,
-        typer.Option(help="Number of modes already trained; by default those given with --modes.", metavar="N"),
-    ] = None,
 ) -> None:
     """Recommend members for a cost budget: the most that fit, then the lowest NLL on validation data.
 
-    Example: `modebridge advise runs/digits --budget 1.2 --trained-modes 2 --max-epochs 100`.
+    Example: `modebridge advise runs/digits --budget 1.2`.
     """
     from modebridge.cli import show
 
-    show.advise_run(folder, budget, cost_unit, cascades, max_epochs, trained_modes)
+    show.advise_run(folder, budget, cost_unit, cascades)
 
 
 @app.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from modebridge.report import page, plain_table
 from modebridge.runs import (
     RunFolder,
     absent_weights,
-    effort_of,
     existing,
     find_recipe_of,
     gather,
-    given_modes_of,
     missing_members,
     read_answers,
     setting_for,
@@ -139,14 +136,12 @@ def report_run(path: Path, out: Path | None = None) -> None:
         warn(*missing_members(folder, find_recipe_of(folder)[0], data.answers))
 
 
-def advise_run(
-    path: Path, budget: float, cost_unit: str, cascades: bool, max_epochs: float | None, trained_modes: int | None
-) -> None:
+def advise_run(path: Path, budget: float, cost_unit: str, cascades: bool) -> None:
     """Print the best combination for a budget, smaller ones, and its test score."""
     folder = existing(path)
     note("Reading the predictions of all members ...")
     with naming_damage(folder):
-        recipe, seed = find_recipe_of(folder)
+        recipe, _ = find_recipe_of(folder)
         table = read_answers(folder)
     missing = missing_members(folder, recipe, table)
     warn(*missing)
@@ -156,17 +151,8 @@ def advise_run(
         prices = {name: cost.params / one_network for name, cost in table.costs.items()}
     elif cost_unit != "flops":
         raise ModebridgeError(f"Expected --cost-unit to be flops or params, but got '{cost_unit}'; choose one.")
-    if max_epochs is not None and not max_epochs >= 0:
-        raise ModebridgeError(
-            f"Expected --max-epochs to be at least 0, but got {max_epochs}; leave it out for no limit."
-        )
-    have = given_modes_of(folder, recipe.modes) if trained_modes is None else trained_modes
-    effort = None
-    if max_epochs is not None or trained_modes is not None:
-        names = [name for name, cost in table.costs.items() if cost.usable]
-        effort = effort_of(setting_for(recipe, seed, folder), names, have, inf if max_epochs is None else max_epochs)
     note(f"Comparing combinations of {plural(len(table.costs), 'member')} on the validation split ...")
-    advice = advise(table, budget, prices, cascades=cascades, effort=effort)
+    advice = advise(table, budget, prices, cascades=cascades)
     chosen = advice.chosen
     # The test split is used after the choice and only for it: the lowest of many validation scores is optimistic.
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
@@ -193,12 +179,10 @@ def advise_run(
         warn(*([export] if absent else []))
         return
     cascade = chosen.threshold is not None
-    training = ["training"] if effort is not None else []
     unit = {"flops": "FLOPs", "params": "params"}[cost_unit]
-    lines = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
+    lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
     for choice in [*advice.by_size, *([chosen] if cascade else [])]:
-        epochs = [] if effort is None else [f"{effort.of(choice.members):,.0f}"]
-        cells = (f"x{advice.cost(choice):.3f}", *epochs, f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
+        cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         lines.add_row("*" if choice is chosen else "", *cells, _described(choice))
     console.print(lines)
     why = "the lowest with a cascade" if cascade else "the lowest of as many members as fit"
@@ -207,12 +191,6 @@ def advise_run(
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}, {why} within x{budget:g}. "
         f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared."
     )
-    if effort is not None:
-        limit = "" if max_epochs is None else f" of the {max_epochs:g} allowed"
-        console.print(
-            f"Training it and everything it depends on takes {effort.of(chosen.members):,.0f} epochs of one "
-            f"network{limit}; " + (f"{plural(have, 'mode')} already trained." if have else "no mode is trained yet.")
-        )
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
     console.print(

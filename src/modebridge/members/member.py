@@ -287,13 +287,9 @@ def nodes_behind(members: Iterable[Member], recipe: Recipe) -> list[Node]:
 
 def base_epochs(members: Iterable[Member], setting: Setting) -> float:
     """The work of training some members and all that they depend on, in epochs of one network."""
-    return epochs_of(nodes_behind(members, setting.recipe), setting)
-
-
-def epochs_of(nodes: Iterable[Node], setting: Setting) -> float:
-    """The work of training nodes, in epochs of one network; frozen networks that several of them share run once."""
+    # Frozen networks that several nodes of a group share run once.
     groups: dict[tuple[str, int], list[Node]] = {}
-    for node in nodes:
+    for node in nodes_behind(members, setting.recipe):
         groups.setdefault((node.step(), node.training(setting.recipe).epochs), []).append(node)
     work = sum(type(group[0]).work(group, setting) * epochs for (_, epochs), group in groups.items() if epochs)
     return work / (3 * setting.base_cost.flops)

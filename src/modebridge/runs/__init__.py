@@ -3,7 +3,7 @@
 from modebridge.runs.ensemble import absent_weights, ensemble_of, share_run
 from modebridge.runs.graph import Job
 from modebridge.runs.local import Executor, Local, machine, make_job
-from modebridge.runs.plan import begin, effort_of, existing, find_recipe_of, given_modes_of, recipe_in, setting_for
+from modebridge.runs.plan import begin, existing, find_recipe_of, recipe_in, setting_for
 from modebridge.runs.results import gather, main_rows, missing_members, read_answers, write_page
 from modebridge.runs.run import Run, run_recipe, write_results
 from modebridge.runs.store import RunFolder
@@ -16,12 +16,10 @@ __all__ = [
     "RunFolder",
     "absent_weights",
     "begin",
-    "effort_of",
     "ensemble_of",
     "existing",
     "find_recipe_of",
     "gather",
-    "given_modes_of",
     "machine",
     "main_rows",
     "make_job",

@@ -1,9 +1,8 @@
-"""Before a run trains: the recipe of its folder, modes from elsewhere, facts about its data, and the effort."""
+"""Before a run trains: the recipe of its folder, modes from elsewhere, and facts about its data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import nn
@@ -11,12 +10,11 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints
-from modebridge.members import BASES, ModeMember, Setting, epochs_of, key_of, nodes_behind, parse_member
+from modebridge.members import ModeMember, Setting, key_of
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, differences, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
-from modebridge.scoring import Effort
 
 DATA, GIVEN = "data.json", "given.json"
 
@@ -143,12 +141,6 @@ def _given_before(folder: RunFolder) -> dict[int, str]:
     return {int(k): str(id) for k, id in record.items()}
 
 
-def given_modes_of(folder: RunFolder, modes: int) -> int:
-    """The number of first modes that were passed to the run, and need no training."""
-    given = _given_before(folder)
-    return next((k for k in range(modes) if k not in given), modes)
-
-
 def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
     """Write RUN/data.json, so that the data need not be read again."""
     if folder.writes and facts.to_dict() != folder.record(DATA):
@@ -160,20 +152,3 @@ def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, 
     record = folder.record(DATA) if folder is not None else {}
     known = DataFacts.from_dict(record) if record else None
     return Setting(recipe, seed, None if data is None else str(data), known=known)
-
-
-def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
-    """The training cost of members, in epochs of one network, counted part by part.
-
-    The first `have` modes are already trained, and at most `most` epochs are allowed. Bridges and students trained in
-    one pass share their frozen networks; counting them one by one ignores that, so the result is slightly too high.
-    """
-    recipe = setting.recipe
-    if not 0 <= have <= recipe.modes:
-        raise ModebridgeError(
-            f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
-        )
-    trained = {BASES[recipe.base](k) for k in range(have)}
-    nodes = {name: set(nodes_behind([parse_member(name)], recipe)) - trained for name in names}
-    epochs = {node.place: epochs_of([node], setting) for some in nodes.values() for node in some}
-    return Effort({name: frozenset(node.place for node in some) for name, some in nodes.items()}, epochs, most)

@@ -1,6 +1,6 @@
 """Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
 
-from modebridge.scoring.advise import Effort, advise
+from modebridge.scoring.advise import advise
 from modebridge.scoring.correspondence import Correspondence, correspondence
 from modebridge.scoring.cost import Cost, combination_cost, cost, module_cost
 from modebridge.scoring.evaluate import evaluate, predict
@@ -29,7 +29,6 @@ __all__ = [
     "Correspondence",
     "Cost",
     "CurvePoint",
-    "Effort",
     "LogitTable",
     "MemberCost",
     "Reliability",

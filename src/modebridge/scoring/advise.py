@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import TypeAlias
 
 import torch
@@ -29,33 +28,6 @@ CHUNK = 10_000_000
 """Maximum number of probabilities averaged at once."""
 EPSILON = 1e-9
 """Tolerance when comparing a cost, a sum of floats, with a budget."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The training that members need, and its limit; parts shared by several members are trained once.
-
-    Args:
-        parts: the parts to train for each member, by name: modes, curves, bridges, students.
-        epochs: training cost of each part, in epochs of one base network.
-        most: maximum number of epochs in total.
-
-    >>> effort = Effort({"a": frozenset("xy"), "b": frozenset("yz")}, {"x": 1.0, "y": 10.0, "z": 5.0}, most=12.0)
-    >>> effort.of(["a"]), effort.of(["a", "b"]), effort.allows(["a"]), effort.allows(["a", "b"])
-    (11.0, 16.0, True, False)
-    """
-
-    parts: Mapping[str, frozenset[str]]
-    epochs: Mapping[str, float]
-    most: float = inf
-
-    def of(self, members: Iterable[str]) -> float:
-        """The total epochs that some members need."""
-        return sum(self.epochs[part] for part in sorted(frozenset().union(*(self.parts[name] for name in members))))
-
-    def allows(self, members: Iterable[str]) -> bool:
-        """Whether some members are within the limit."""
-        return self.of(members) <= self.most + EPSILON
 
 
 @dataclass(frozen=True)
@@ -88,7 +60,6 @@ def advise(
     prices: Mapping[str, float] | None = None,
     *,
     cascades: bool = False,
-    effort: Effort | None = None,
 ) -> Advice:
     """Choose the most members that fit a budget, and among equally many the lowest validation NLL.
 
@@ -102,7 +73,6 @@ def advise(
         cascades: whether to also consider cascades with this average cost, of up to one network more: a mode runs alone
             on images where it is confident, and all members run on the others. On small validation splits their scores
             are optimistic.
-        effort: training needed by the members, and its limit; None for no limit.
     """
     costs = {name: cost for name, cost in table.costs.items() if cost.usable}
     modes = [name for name, cost in costs.items() if not cost.reads]
@@ -111,21 +81,7 @@ def advise(
         prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
     if not budget >= min(prices[mode] for mode in modes):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
-    effort = effort or Effort({name: frozenset() for name in names}, {})
-    trainable = [mode for mode in modes if effort.allows([mode])]
-    if not trainable:
-        least = min(effort.of([mode]) for mode in modes)
-        raise ModebridgeError(
-            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; "
-            "specify which networks are already trained, or allow more."
-        )
-    cheapest = min(prices[mode] for mode in trainable)
-    if cheapest > budget + EPSILON:
-        raise ModebridgeError(
-            f"Expected some combination within the training budget to cost at most {budget:g} networks, but the "
-            f"cheapest costs {cheapest:.3g}; raise one of the two."
-        )
-    search = _Search(table, names, prices, effort)
+    search = _Search(table, names, prices)
     by_size = list(map(search.best, search.by_size(budget)))
     chosen, exact = by_size[-1], search.exact
     if cascades:
@@ -138,8 +94,8 @@ def advise(
 class _Search:
     """Grows combinations by one member at a time, and scores them on the validation split."""
 
-    def __init__(self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort) -> None:
-        self._table, self._prices, self._effort = table, prices, effort
+    def __init__(self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float]) -> None:
+        self._table, self._prices = table, prices
         self._order = {name: place for place, name in enumerate(names)}
         step = max(1, len(table.valid_labels) // SAMPLE)
         labels = table.valid_labels[::step]
@@ -194,7 +150,7 @@ class _Search:
                 fits = name not in one and self._prices[name] <= left and set(costs[name].reads) <= set(one)
                 if fits and not (one and any(costs[other].alone for other in (*one, name))):
                     grown[tuple(sorted((*one, name), key=self._order.__getitem__))] = None
-        return [one for one in grown if self._effort.allows(one)]
+        return list(grown)
 
     def _nll(self, combinations: Sequence[Names]) -> list[float]:
         """The NLL of the mean probability of each, without a temperature."""
