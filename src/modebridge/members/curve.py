@@ -62,15 +62,12 @@ class Pin(Node):
             valid=data.valid(),
             statistics=data.statistics() if data.streams else None,
         )
-        return {
-            node.name: ArtefactData(
-                {
-                    **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
-                    **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},
-                }
-            )
-            for node, curve in zip(group, trained, strict=True)
-        }
+        made: Made = {}
+        for node, curve in zip(group, trained, strict=True):
+            parts = {"pin": curve.pins[0], "statistics": curve.statistics.get(0.5, {})}
+            tensors = {f"{part}/{key}": tensor for part, tree in parts.items() for key, tensor in tree.items()}
+            made[node.name] = ArtefactData(tensors)
+        return made
 
     def ends(self, setting: Setting, tensors: Parents) -> tuple[Mode, Mode]:
         """The modes that it connects."""

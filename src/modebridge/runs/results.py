@@ -80,10 +80,8 @@ def read_answers(folder: RunFolder) -> LogitTable:
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
         unread = any(read not in ids for read in meta["reads"])
         # Heads depend on the number of modes.
-        foreign = recipe is not None and not (
-            member.belongs(recipe[0])
-            and (not meta["parents"] or set(meta["parents"]) == {one.name for one in member.made_from(recipe[0])})
-        )
+        needed = {one.name for one in member.made_from(recipe[0])} if recipe else set()
+        foreign = recipe and (not member.belongs(recipe[0]) or meta["parents"].keys() not in (set(), needed))
         if replaced or unread or foreign:
             del found[member]
     if ModeMember(0) not in found:
