@@ -13,7 +13,6 @@ from modebridge.nets.blocks import (
 from modebridge.nets.quirks import tracing
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.running import (
-    CudaGraph,
     Tapped,
     Taps,
     call,
@@ -28,7 +27,6 @@ __all__ = [
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
-    "CudaGraph",
     "FilterResponseNorm",
     "Inspection",
     "Norm",

@@ -1,13 +1,13 @@
-"""Run any network: with other parameters, with features read at taps, as a frozen copy, as a CUDA graph."""
+"""Run any network: with other parameters, with features read at taps, as a frozen copy."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -248,51 +248,3 @@ def _at(net: nn.Module, state: Params, inputs: Sequence[Any], by_name: Mapping[s
     lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
     with lock:
         return functional_call(net, (dict(state),), tuple(inputs), dict(by_name), strict=False)
-
-
-REHEARSALS = 3
-"""Warm-up runs: compilation and cuDNN's choice of algorithms cannot be captured, and need a few runs."""
-
-
-class CudaGraph(Generic[T]):
-    """A captured function with the tensors that it reads.
-
-    `function` takes no arguments. It reads `inputs`, tensors on the GPU into which new values are copied for replays,
-    and other tensors that stay at their address. It runs a few times before it is captured; the caller restores what
-    it changes. `generators` is called after the warm-up and returns those that the function draws from; `error_mode`
-    says which calls are forbidden during capture, see `torch.cuda.graph`.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[], T],
-        inputs: Sequence[Tensor],
-        device: torch.device,
-        *,
-        generators: Callable[[], Iterable[torch.Generator]] = tuple,
-        error_mode: str = "global",
-    ) -> None:
-        self._inputs = inputs
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(REHEARSALS):
-                function()
-        torch.cuda.current_stream(device).wait_stream(side)
-        torch.cuda.synchronize(device)
-        self._graph = torch.cuda.CUDAGraph()
-        for generator in generators():
-            self._graph.register_generator_state(generator)
-        with torch.cuda.graph(self._graph, capture_error_mode=error_mode):
-            self._outputs = function()
-
-    def fits(self, fresh: Sequence[Tensor]) -> bool:
-        """Whether these inputs have the captured shapes."""
-        return all(a.shape == b.shape for a, b in zip(fresh, self._inputs, strict=True))
-
-    def __call__(self, fresh: Sequence[Tensor]) -> T:
-        """The function's outputs on new inputs, in memory that the next call overwrites."""
-        for static, tensor in zip(self._inputs, fresh, strict=True):
-            static.copy_(tensor)
-        self._graph.replay()
-        return self._outputs

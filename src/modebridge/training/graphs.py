@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from modebridge.batches import flatten, map_inputs
-from modebridge.nets import CudaGraph
 from modebridge.training.step import Noise, Step
 from modebridge.types import Batch, Draw
+
+T = TypeVar("T")
 
 Fed: TypeAlias = tuple[Batch, Draw]
 """The input of one task in a step, on the device."""
@@ -71,3 +72,51 @@ class StepGraph:
 
 def _tensors(fed: Sequence[Fed]) -> list[Tensor]:
     return [tensor for (images, labels), draw in fed for tensor in (*flatten(images).values(), labels, *draw.values())]
+
+
+REHEARSALS = 3
+"""Warm-up runs: compilation and cuDNN's choice of algorithms cannot be captured, and need a few runs."""
+
+
+class CudaGraph(Generic[T]):
+    """A captured function with the tensors that it reads.
+
+    `function` takes no arguments. It reads `inputs`, tensors on the GPU into which new values are copied for replays,
+    and other tensors that stay at their address. It runs a few times before it is captured; the caller restores what
+    it changes. `generators` is called after the warm-up and returns those that the function draws from; `error_mode`
+    says which calls are forbidden during capture, see `torch.cuda.graph`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], T],
+        inputs: Sequence[Tensor],
+        device: torch.device,
+        *,
+        generators: Callable[[], Iterable[torch.Generator]] = tuple,
+        error_mode: str = "global",
+    ) -> None:
+        self._inputs = inputs
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(REHEARSALS):
+                function()
+        torch.cuda.current_stream(device).wait_stream(side)
+        torch.cuda.synchronize(device)
+        self._graph = torch.cuda.CUDAGraph()
+        for generator in generators():
+            self._graph.register_generator_state(generator)
+        with torch.cuda.graph(self._graph, capture_error_mode=error_mode):
+            self._outputs = function()
+
+    def fits(self, fresh: Sequence[Tensor]) -> bool:
+        """Whether these inputs have the captured shapes."""
+        return all(a.shape == b.shape for a, b in zip(fresh, self._inputs, strict=True))
+
+    def __call__(self, fresh: Sequence[Tensor]) -> T:
+        """The function's outputs on new inputs, in memory that the next call overwrites."""
+        for static, tensor in zip(self._inputs, fresh, strict=True):
+            static.copy_(tensor)
+        self._graph.replay()
+        return self._outputs
