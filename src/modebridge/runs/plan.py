@@ -117,7 +117,13 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
 
 def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:
     """The keys of modes that were trained elsewhere, from their ids: passed now, or to an earlier run in the folder."""
-    ids = {**(_given_before(folder) if folder is not None else {}), **given}
+    before = folder.record(GIVEN) if folder is not None else {}
+    if folder is not None and GIVEN in folder.damage:
+        raise ModebridgeError(
+            f"Expected '{folder.path / GIVEN}' to name the modes that were passed to the run, but it is damaged "
+            f"({folder.damage[GIVEN]}); pass them again with --modes, in a new folder."
+        )
+    ids = {**{int(k): str(id) for k, id in before.items()}, **given}
     keys: dict[str, str] = {}
     for k in (k for k in range(recipe.modes) if k in ids):
         place = ModeMember(k).place
@@ -129,22 +135,6 @@ def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str
                 "pass it again with --modes."
             )
     return keys
-
-
-def _given_before(folder: RunFolder) -> dict[int, str]:
-    record = folder.record(GIVEN)
-    if GIVEN in folder.damage:
-        raise ModebridgeError(
-            f"Expected '{folder.path / GIVEN}' to name the modes that were passed to the run, but it is damaged "
-            f"({folder.damage[GIVEN]}); pass them again with --modes, in a new folder."
-        )
-    return {int(k): str(id) for k, id in record.items()}
-
-
-def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
-    """Write RUN/data.json, so that the data need not be read again."""
-    if folder.writes and facts.to_dict() != folder.record(DATA):
-        folder.write_record(DATA, facts.to_dict())
 
 
 def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:

@@ -28,7 +28,7 @@ from modebridge.report import as_dicts, markdown_table, summary
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
-from modebridge.runs.plan import GIVEN, given_keys, keep_facts
+from modebridge.runs.plan import DATA, GIVEN, given_keys
 from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
 from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder, Store
 from modebridge.scoring import LogitTable, Row
@@ -164,10 +164,8 @@ class Run:
                 self._check_writable(node)
                 self.store.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
         if self._given and self.folder is not None and self.folder.writes:
-            before = self.folder.record(GIVEN)
-            record = {**before, **{str(k): mode.id for k, mode in self._given.items()}}
-            if record != before:
-                self.folder.write_record(GIVEN, record)
+            given = {str(k): mode.id for k, mode in self._given.items()}
+            self.folder.write_record(GIVEN, {**self.folder.record(GIVEN), **given})
 
     def _execute(self, jobs: Sequence[Job], graph: Graph) -> None:
         self._check_writable(jobs[0].nodes[0])
@@ -206,7 +204,8 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
     """
     run = Run(recipe, folder=folder, **options)
     if folder is not None:
-        keep_facts(folder, run.setting.data.facts)
+        if folder.writes:
+            folder.write_record(DATA, run.setting.data.facts.to_dict())
         run.make(everything_in(recipe))
     run.rows  # noqa: B018 - makes and scores the members
     return run
