@@ -18,7 +18,7 @@ from torch import nn
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.atomic import Damage, read_stored, stored_files, write_folder
 from modebridge.files.hub import CARD, CONFIG, FILES, WEIGHTS, Card, Place, check_repo, find_folder, local, upload
-from modebridge.files.objects import KINDS, Given, Parts
+from modebridge.files.objects import KINDS, Parts
 
 FORMAT = 2
 """Increased when older versions cannot read new folders."""
@@ -98,12 +98,12 @@ def load(
     >>> again.id == mode.id
     True
     """
-    given = _given(net, bodies)
+    left = _check_given(net, bodies)
     folder = find_folder(place, revision)
     parts = read_folder(folder)
     cls, _, restore = KINDS[parts.kind]
     try:
-        restored = restore(parts, given)
+        restored = restore(parts, net, left)
     except ModebridgeError:
         raise
     except Exception as error:  # a folder made by hand can be wrong in any way
@@ -111,10 +111,9 @@ def load(
             f"Expected '{folder}' to describe a {cls.__name__}, but got {type(error).__name__}: "
             f"'{first_line(error)}'; save or download it again."
         ) from error
-    if given.bodies:
+    if left:
         raise ModebridgeError(
-            f"Expected bodies only for bridges with a custom body, but got {len(given.bodies)} too many; leave them "
-            "out."
+            f"Expected bodies only for bridges with a custom body, but got {len(left)} too many; leave them out."
         )
     return restored
 
@@ -181,7 +180,7 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def _given(net: object, bodies: Sequence[nn.Module]) -> Given:
+def _check_given(net: object, bodies: Sequence[nn.Module]) -> list[nn.Module]:
     if net is not None and not isinstance(net, nn.Module):
         raise ModebridgeError(
             f"Expected net to be a module, but got {_kind(net)}; pass a module of the architecture that was saved."
@@ -193,7 +192,7 @@ def _given(net: object, bodies: Sequence[nn.Module]) -> Given:
             f"Expected bodies to be a list of modules, but got {_kind(wrong[0])}; pass one module per bridge with a "
             "custom body."
         )
-    return Given(net, list(bodies))
+    return list(bodies)
 
 
 def _kind(value: object) -> str:

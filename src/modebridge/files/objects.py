@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,14 +36,6 @@ class Parts:
         return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
 
-@dataclass
-class Given:
-    """Modules that the user passes when loading, because files hold no code: a network, and bodies in order."""
-
-    net: nn.Module | None = None
-    bodies: list[nn.Module] = field(default_factory=list)
-
-
 def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
@@ -57,22 +49,22 @@ def _mode_parts(mode: Mode) -> Parts:
     return Parts({"extra": dict(mode.extra)} if mode.extra else {}, tensors)
 
 
-def _mode(parts: Parts, given: Given) -> Mode:
+def _mode(parts: Parts, net: nn.Module | None = None, bodies: object = None) -> Mode:
     mode = Mode(parts.below("params"), parts.below("buffers"), parts.config.get("extra", {}))
-    if given.net is not None:
-        mode.check(given.net)
+    if net is not None:
+        mode.check(net)
     return mode
 
 
 def _curve_parts(curve: Curve) -> Parts:
-    tensors = _prefixed("start", _mode_parts(curve.start).tensors) | _prefixed("end", _mode_parts(curve.end).tensors)
+    start, end = (_mode_parts(mode) for mode in (curve.start, curve.end))
+    tensors = _prefixed("start", start.tensors) | _prefixed("end", end.tensors)
     tensors |= _numbered("pins", curve.pins) | _numbered("statistics", curve.statistics.values())
-    own = _mode_parts(curve.start).config
-    return Parts({**own, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
+    return Parts({**start.config, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
 
 
-def _curve(parts: Parts, given: Given) -> Curve:
-    start, end = (_mode(Parts(parts.config, parts.below(name)), given) for name in ("start", "end"))
+def _curve(parts: Parts, net: nn.Module | None, bodies: object) -> Curve:
+    start, end = (_mode(Parts(parts.config, parts.below(name)), net) for name in ("start", "end"))
     pins = tuple(parts.each("pins", parts.config["pins"]))
     known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
     return Curve(start, end, pins, known)
@@ -91,12 +83,12 @@ def _bridge_parts(bridge: Bridge) -> Parts:
     return Parts(config, bridge.body.state_dict())
 
 
-def _bridge(parts: Parts, given: Given) -> Bridge:
+def _bridge(parts: Parts, net: object, bodies: list[nn.Module]) -> Bridge:
     config, tensors, what = parts.config, parts.tensors, f"the body of '{parts.config['name']}'"
     if config["body"] is not None:
         body = build(config["body"], tensors)
-    elif given.bodies:
-        body = _same_class(given.bodies.pop(0), config["class"], what)
+    elif bodies:
+        body = _same_class(bodies.pop(0), config["class"], what)
     else:
         raise ModebridgeError(
             f"Expected a body for '{config['name']}', because its {config['class']} is a custom module of which only "
@@ -151,11 +143,11 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     return Parts(config, tensors)
 
 
-def _ensemble(parts: Parts, given: Given) -> Ensemble:
+def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> Ensemble:
     config, what = parts.config, "the network"
-    modes = [_mode(Parts(config, tensors), Given()) for tensors in parts.each("modes", config["modes"])]
-    if given.net is not None:
-        net = _same_class(given.net, config["class"], what)
+    modes = [_mode(Parts(config, tensors)) for tensors in parts.each("modes", config["modes"])]
+    if net is not None:
+        net = _same_class(net, config["class"], what)
     elif config["net"] is not None:
         net = frozen_copy(build(config["net"], modes[0].state))
     else:
@@ -169,7 +161,7 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
     fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, what)
     bridges = []
     for k, stored in enumerate(config["bridges"]):
-        bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), given)
+        bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), net, bodies)
         # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
         bridge.reads = tuple(modes[i].id for i in stored["inputs"])
         bridges.append(bridge)
@@ -186,10 +178,13 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
     return ensemble
 
 
-KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[[Parts, Given], Any]]] = {
+KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[..., Any]]] = {
     "mode": (Mode, _mode_parts, _mode),
     "curve": (Curve, _curve_parts, _curve),
     "bridge": (Bridge, _bridge_parts, _bridge),
     "ensemble": (Ensemble, _ensemble_parts, _ensemble),
 }
-"""Kinds of objects in files: class, how it is taken apart, how it is built again."""
+"""Kinds of objects in files: class, how it is taken apart, and how it is built again with the modules that users pass.
+
+Those are a network, and the bodies of bridges in order: the ones that are used leave their list.
+"""

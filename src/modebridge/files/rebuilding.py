@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from modebridge import seeds, trees
+from modebridge import seeds
 from modebridge.bridges import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSpec, frozen_copy
@@ -91,7 +91,8 @@ def build(description: Mapping[str, Any], state: Params) -> nn.Module:
 @contextmanager
 def _no_larger_than(state: Params) -> Iterator[None]:
     """Stop the construction of a module when it has far more tensors or numbers than these."""
-    tensors, numbers, thread = 2 * len(state) + 100, 2 * trees.size(state) + 10**7, get_ident()
+    stored = sum(tensor.numel() for tensor in state.values() if isinstance(tensor, Tensor))  # or `get_extra_state`
+    tensors, numbers, thread = 2 * len(state) + 100, 2 * stored + 10**7, get_ident()
 
     def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
         nonlocal tensors, numbers
