@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError, some
-from modebridge.types import Params
+
+Params: TypeAlias = Mapping[str, Tensor]
+"""A tree of tensors by name, such as `dict(net.named_parameters())`."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What training changes: parameters by gradients, buffers (running statistics) by the forward pass."""
+
+    params: Params
+    buffers: Params
+    frozen: Params = field(default_factory=dict)
+    """Parameters that the loss needs and training never changes, such as the ends of a curve."""
+    pace: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Factors on the learning rate and weight decay of some parameters; all others have factors of 1."""
+
+    @classmethod
+    def split(cls, params: Params, buffers: Params, learns: Container[str]) -> State:
+        """Split parameters: those named in `learns` are trained, the others are frozen."""
+        return cls(
+            {name: tensor for name, tensor in params.items() if name in learns},
+            buffers,
+            {name: tensor for name, tensor in params.items() if name not in learns},
+        )
+
+    @property
+    def all_params(self) -> dict[str, Tensor]:
+        """Trained and frozen parameters together, as a network takes them."""
+        return {**self.params, **self.frozen}
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:

@@ -7,17 +7,16 @@ M members of an ensemble.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+from modebridge.trees import Params as Params
+from modebridge.trees import State as State
 
-Params: TypeAlias = Mapping[str, Tensor]
-"""A tree of tensors by name, such as `dict(net.named_parameters())`."""
+T = TypeVar("T")
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
 """The inputs of a network: images (B, ...), or several tensors by argument name."""
@@ -42,30 +41,6 @@ It may be called from several threads.
 
 Prepared: TypeAlias = Mapping[str, Tensor]
 """Inputs of a step besides the states, by name: images, labels, draws, and outputs of frozen networks."""
-
-
-@dataclass(frozen=True)
-class State:
-    """What training changes: parameters by gradients, buffers (running statistics) by the forward pass."""
-
-    params: Params
-    buffers: Params
-    frozen: Params = field(default_factory=dict)
-    """Parameters that the loss needs and training never changes, such as the ends of a curve."""
-
-    @classmethod
-    def split(cls, params: Params, buffers: Params, learns: Container[str]) -> State:
-        """Split parameters: those named in `learns` are trained, the others are frozen."""
-        return cls(
-            {name: tensor for name, tensor in params.items() if name in learns},
-            buffers,
-            {name: tensor for name, tensor in params.items() if name not in learns},
-        )
-
-    @property
-    def all_params(self) -> dict[str, Tensor]:
-        """Trained and frozen parameters together, as a network takes them."""
-        return {**self.params, **self.frozen}
 
 
 Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "vector"]
@@ -108,7 +83,3 @@ class Objective(ABC, Generic[T]):
     @abstractmethod
     def result(self, states: States) -> T:
         """The trained object, from the selected states."""
-
-    def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
-        """Factors on the learning rate and weight decay of some parameters; all others have factors of 1."""
-        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from modebridge.baselines.baseline import (
     tried,
 )
 from modebridge.errors import ModebridgeError
-from modebridge.types import Inputs
+from modebridge.types import Inputs, States
 
 SPREAD = 0.5
 """Standard deviation of the initial vectors, around 1."""
@@ -33,9 +33,10 @@ WHAT = "a BatchEnsemble"
 class BatchEnsembleObjective(BaselineObjective):
     """Train the vectors with half the learning rate and without weight decay."""
 
-    def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
+    def start(self) -> States:
         owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RankOne)}
-        return {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
+        pace = {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
+        return {member: replace(state, pace=pace) for member, state in super().start().items()}
 
 
 class BatchEnsemble(Baseline):

@@ -286,5 +286,6 @@ def _loss(task: Task, member: str, state: State, engine: Engine, batch: Batch) -
     with engine.precision(), seeds.borrowed(task.seed, engine.device):
         prepared = task.objective.prepare(*engine.moved(batch, draw))[member]
         # Cloned: the forward pass writes statistics into the buffers.
-        parts = [trees.to(trees.clone(tree), engine.device) for tree in (state.params, state.buffers, state.frozen)]
-        return float(task.objective.program(member)(State(*parts), prepared))
+        trees_of = (state.params, state.buffers, state.frozen)
+        params, buffers, frozen = (trees.to(trees.clone(tree), engine.device) for tree in trees_of)
+        return float(task.objective.program(member)(State(params, buffers, frozen), prepared))

@@ -110,8 +110,7 @@ class TaskRun:
             key = (program, layout.key)
             if key not in forwards:
                 forwards[key] = engine.compiled(make_forward(program, layout))
-            noise, pace = self._noise(member), task.objective.pace(member)
-            self.steps[member] = Step(state, layout, forwards[key], config, engine, noise, pace)
+            self.steps[member] = Step(state, layout, forwards[key], config, engine, self._noise(member))
         # What frozen networks draw, if their dropout was left on.
         self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
 

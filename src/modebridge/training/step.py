@@ -24,7 +24,7 @@ class Step:
     """The training state of one member, and the step that updates it.
 
     The initial state is copied, and all processes take that of the first. `forward` is from `make_forward`, compiled or
-    not; `pace` as in `Objective.pace`.
+    not.
     """
 
     def __init__(
@@ -35,11 +35,10 @@ class Step:
         config: TrainConfig,
         engine: Engine,
         noise: Noise | None = None,
-        pace: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         device = engine.device
         self.layout = layout
-        self._shares = _shares(layout, start.params, pace, device) if pace else None
+        self._shares = _shares(layout, start, device) if start.pace else None
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
         # The running mean of stochastic weight averaging, if enabled.
@@ -135,15 +134,13 @@ def sgd_(
     flat.sub_(gradient * lr if shares is None else gradient * (shares[0] * lr))
 
 
-def _shares(
-    layout: FlatLayout, params: Params, pace: Mapping[str, tuple[float, float]], device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _shares(layout: FlatLayout, start: State, device: torch.device) -> tuple[Tensor, Tensor]:
     """Factors for the learning rate and weight decay of every element of the vector."""
     rates, decays = (
-        layout.pack({name: torch.full_like(p, pace.get(name, (1.0, 1.0))[k]) for name, p in params.items()}).to(device)
+        layout.pack({name: torch.full_like(p, start.pace.get(name, (1.0, 1.0))[k]) for name, p in start.params.items()})
         for k in (0, 1)
     )
-    return rates, decays
+    return rates.to(device), decays.to(device)
 
 
 class FlatLayout:
