@@ -37,7 +37,9 @@ class Heard:
     def names(self, place: str) -> bool:
         """Whether a file is named, by itself or by the artefact that it belongs to."""
         said = "\n".join(line for line in self.said.splitlines() if not line.startswith("Using settings from"))
-        return place in said or (place.count("/") == 2 and place.rpartition("/")[0] in said)
+        # A recipe that is gone is another recipe, whose settings are named.
+        changed = place == "recipe.toml" and "Changed since the last run" in said
+        return changed or place in said or (place.count("/") == 2 and place.rpartition("/")[0] in said)
 
 
 def hear(verb: str, path: Path) -> Heard:

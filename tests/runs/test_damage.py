@@ -62,6 +62,8 @@ def test_files_damaged_in_other_ways(whole: Path, wanted: dict[str, Heard], tmp_
     files = files_of(whole)
     some = zip(random.Random(1).sample(files, len(WAYS)), WAYS, strict=True)
     for name, way in product(files, WAYS) if all_of_them else some:
+        if (name, way) == ("studies/type1/table.json", "deleted"):  # that is to delete the study
+            continue
         copy = Path(shutil.copytree(whole, tmp_path / "run"))
         WAYS[way](copy / name)
         judge(copy, name, wanted, ("advise", "report", "run") if all_of_them else ("advise", "report"))
