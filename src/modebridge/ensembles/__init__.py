@@ -1,5 +1,6 @@
-"""Step 4: average the members' probabilities and calibrate the mean."""
+"""Step 4: average the members' probabilities, calibrate the mean, and decide."""
 
+from modebridge.ensembles.decisions import AnswerRule, Method, SetRule, cascade_threshold
 from modebridge.ensembles.ensemble import Ensemble
 from modebridge.ensembles.forward import (
     Bases,
@@ -15,12 +16,16 @@ from modebridge.ensembles.forward import (
 from modebridge.ensembles.temperature import fit_temperature, scale
 
 __all__ = [
+    "AnswerRule",
     "Bases",
     "Ensemble",
     "EvaluationOnly",
     "Mean",
+    "Method",
     "Output",
+    "SetRule",
     "average",
+    "cascade_threshold",
     "cascaded",
     "features_of",
     "fit_temperature",

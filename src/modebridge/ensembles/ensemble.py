@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import IMAGES, check_batch, check_labels, check_type
 from modebridge.bridges import Bridge
+from modebridge.ensembles.decisions import AnswerRule, Method, SetRule
 from modebridge.ensembles.forward import (
     EvaluationOnly,
     Mean,
@@ -92,6 +93,10 @@ class Ensemble(EvaluationOnly):
         self.register_buffer("temperature", torch.ones(()))
         # A buffer, so that a state dict records whether the temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
+        self.sets: SetRule | None = None
+        """The rule of `predict_sets`, fitted by `conformal`."""
+        self.answers: AnswerRule | None = None
+        """The rule by which `predict` abstains, fitted by `abstain`."""
 
     def __repr__(self) -> str:
         # Instead of torch's tree of every layer of every mode; `ensemble.bridges` prints the bodies.
@@ -153,8 +158,61 @@ class Ensemble(EvaluationOnly):
         return self(images)  # type: ignore[no-any-return]
 
     @torch.no_grad()
+    def predict(self, images: Inputs) -> Tensor:
+        """The most probable class of each image (B,); -1 where the ensemble abstains, after `abstain`."""
+        probabilities = self(images)
+        classes: Tensor = probabilities.argmax(dim=-1)
+        return classes if self.answers is None else classes.where(self.answers(probabilities), -1)
+
+    @torch.no_grad()
+    def predict_sets(self, images: Inputs) -> Tensor:
+        """The classes of each image as a mask (B, K) that contains the true one as often as `conformal` was told."""
+        if self.sets is None:
+            raise ModebridgeError("Expected sets to be fitted, but they are not; call conformal(valid, coverage=0.9).")
+        return self.sets(self(images))
+
     def calibrate(self, valid: Batches) -> Self:
-        """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
+        """Fit the temperature on held-out data (never on the test split) and return the ensemble.
+
+        Rules for sets and answers hold only for the temperature they were fitted with, so they are dropped.
+        """
+        self.temperature.fill_(fit_temperature(*self.averaged(valid)))
+        self._fitted.fill_(True)
+        self.sets = self.answers = None
+        return self
+
+    def conformal(
+        self, valid: Batches, coverage: float = 0.9, method: Method = "aps", *, per_class: bool = False
+    ) -> Self:
+        """Fit sets of classes that contain the true one with a probability of at least `coverage`.
+
+        The promise is split conformal prediction's: it holds for new images like those of `valid`, however good the
+        networks are, on average over draws of `valid`. Call it after `calibrate`; the same images may serve for both,
+        though separate ones are stricter.
+
+        Args:
+            valid: held-out data; at least 9 images for a coverage of 0.9, 99 for 0.99.
+            coverage: the probability.
+            method: "aps", "raps" or "lac", see `SetRule`.
+            per_class: whether the coverage holds for the images of every class, which needs more images.
+        """
+        averaged, labels = self.averaged(valid)
+        self.sets = SetRule.fit(scale(averaged, self.temperature), labels, coverage, method, per_class=per_class)
+        return self
+
+    def abstain(self, valid: Batches, risk: float = 0.01, confidence: float = 0.95) -> Self:
+        """Fit the confidence below which `predict` returns -1, so that at most a share `risk` of its answers is wrong.
+
+        This holds with a probability of `confidence` over draws of `valid`, the held-out data; if they cannot show it
+        for any threshold, an error says so.
+        """
+        averaged, labels = self.averaged(valid)
+        self.answers = AnswerRule.fit(scale(averaged, self.temperature), labels, risk, confidence)
+        return self
+
+    @torch.no_grad()
+    def averaged(self, valid: Batches) -> tuple[Tensor, Tensor]:
+        """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,)."""
         self.train(self.training)  # the members go to evaluation mode, whatever was done to them
         tables, truths = [], []
         for item in valid:
@@ -166,9 +224,7 @@ class Ensemble(EvaluationOnly):
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."
             )
-        self.temperature.fill_(fit_temperature(torch.cat(tables), torch.cat(truths)))
-        self._fitted.fill_(True)
-        return self
+        return torch.cat(tables), torch.cat(truths)
 
     def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
         """Write the ensemble as a folder that `modebridge.load` reads; see `modebridge.files.save`."""

@@ -47,14 +47,7 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     >>> round(fit_temperature(torch.tensor([[0.8, 0.2]] * 10), torch.tensor([0] * 9 + [1])), 6)  # log(4) / log(9)
     0.63093
     """
-    if len(labels) == 0:
-        raise ModebridgeError("Expected data to fit a temperature on, but got no sample; pass a validation split.")
-    if len(probabilities) != len(labels):
-        raise ModebridgeError(
-            f"Expected one row of probabilities per label, but got {len(probabilities)} for {len(labels)}; check them."
-        )
-    if not bool(torch.isfinite(probabilities).all()):
-        raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
+    check_table(probabilities, labels, "a temperature")
     probabilities = probabilities.detach()
     data = _Data(probabilities, labels)
     if not any(bool(of_labels.any()) for of_labels in data.of_labels):
@@ -66,6 +59,18 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     if sharpness > 1 and confidence > (len(labels) + 1) / (len(labels) + 2):
         return _unfitted(f"the lowest NLL, at T = {1 / sharpness:.2g}, expects less than one of {len(labels)}")
     return 1 / sharpness
+
+
+def check_table(probabilities: Tensor, labels: Tensor, what: str) -> None:
+    """Raise an error unless there are labels, and a row of finite probabilities for each."""
+    if len(labels) == 0:
+        raise ModebridgeError(f"Expected data to fit {what} on, but got no sample; pass a validation split.")
+    if len(probabilities) != len(labels):
+        raise ModebridgeError(
+            f"Expected one row of probabilities per label, but got {len(probabilities)} for {len(labels)}; check them."
+        )
+    if not bool(torch.isfinite(probabilities).all()):
+        raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
 
 
 def _unfitted(got: str) -> float:

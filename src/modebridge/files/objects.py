@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, Heads
 from modebridge.curves import Curve
-from modebridge.ensembles import Ensemble
+from modebridge.ensembles import AnswerRule, Ensemble, SetRule
 from modebridge.errors import ModebridgeError
 from modebridge.files.rebuilding import build, describe, fill
 from modebridge.modes import Mode
@@ -139,6 +139,8 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
             {**part.config, "frozen": [], "inputs": reads} for part, reads in zip(bridges, ensemble._reads, strict=True)
         ],
         "mean": ensemble.mean,
+        "sets": ensemble.sets and asdict(ensemble.sets),
+        "answers": ensemble.answers and asdict(ensemble.answers),
     }
     return Parts(config, tensors)
 
@@ -175,6 +177,9 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
             "calibrate and save it again."
         )
     ensemble.temperature, ensemble._fitted = temperature, fitted
+    # Folders of earlier versions have no rules.
+    ensemble.sets = SetRule(**config["sets"]) if config.get("sets") else None
+    ensemble.answers = AnswerRule(**config["answers"]) if config.get("answers") else None
     return ensemble
 
 

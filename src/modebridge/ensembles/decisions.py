@@ -1,0 +1,217 @@
+"""Decisions on calibrated probabilities: sets with a coverage, answers with a risk, cascades with a limited loss.
+
+Every rule is fitted on held-out images and holds for images like them, whatever the networks are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from modebridge.ensembles.temperature import check_table
+from modebridge.errors import ModebridgeError
+
+Method: TypeAlias = Literal["aps", "raps", "lac"]
+
+PENALTY, FREE = 0.01, 5
+"""RAPS adds PENALTY for every class beyond the FREE most probable ones, as its authors do."""
+
+THRESHOLDS = 1 - 10 ** -torch.linspace(6, 0, 601, dtype=torch.float64)
+"""Confidences from which a threshold is chosen, from the highest to 0. They do not depend on the data: tests in this
+order keep their level without a correction for their number (Angelopoulos et al., Learn Then Test, 2021)."""
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """Which classes to name, so that the true one is among them with a given probability (split conformal).
+
+    Args:
+        coverage: probability that a set contains the true class, over draws of validation and new images.
+        method: "lac" takes every class that is probable enough, which gives the smallest sets; "aps" takes classes
+            until their total probability is high enough, so that hard images get larger sets; "raps" is "aps" with a
+            penalty on long sets, for many classes.
+        limits: largest score of a class that is taken; one for all classes, or one per class.
+        images: number of images it was fitted on.
+
+    >>> rule = SetRule(coverage=0.9, method="lac", limits=[0.75], images=100)
+    >>> rule(torch.tensor([[0.5, 0.3, 0.2], [0.98, 0.01, 0.01]])).tolist()
+    [[True, True, False], [True, False, False]]
+    """
+
+    coverage: float
+    method: Method
+    limits: Sequence[float]
+    images: int
+
+    def __post_init__(self) -> None:
+        check_share(self.coverage, "coverage")
+        if self.method not in get_args(Method):
+            raise ModebridgeError(f"Expected method to be aps, raps or lac, but got {self.method!r}; choose one.")
+        if not self.limits or not all(0 <= limit < math.inf for limit in self.limits):
+            raise ModebridgeError(f"Expected limits to be at least 0, but got {self.limits}; fit them again.")
+
+    @classmethod
+    def fit(
+        cls, probabilities: Tensor, labels: Tensor, coverage: float, method: Method = "aps", *, per_class: bool = False
+    ) -> SetRule:
+        """Fit the limits on probabilities (N, K) and labels (N,) of held-out images.
+
+        With `per_class`, the coverage holds for the images of every class instead of on average.
+        """
+        cls(coverage, method, [0.0], 0)  # checks them
+        check_table(probabilities, labels, "sets")
+        scores = class_scores(probabilities, method).gather(1, labels.view(-1, 1))[:, 0]
+        parts = [scores[labels == k] for k in range(probabilities.shape[1])] if per_class else [scores]
+        limits = []
+        for k, part in enumerate(parts):
+            place = math.ceil((len(part) + 1) * coverage - 1e-9)  # 10 * 0.9 is more than 9 in floating point
+            if place > len(part):
+                raise ModebridgeError(
+                    f"Expected at least {math.ceil(coverage / (1 - coverage) - 1e-9)} validation images"
+                    f"{f' of class {k}' if per_class else ''} for a coverage of {coverage:g}, but got {len(part)}; use "
+                    f"more images{', or one limit for all classes' if per_class else ''}, or a lower coverage."
+                )
+            limits.append(float(part.kthvalue(place).values))
+        return cls(coverage, method, limits, len(labels))
+
+    def __call__(self, probabilities: Tensor) -> Tensor:
+        """The sets of images as a mask (N, K); the most probable class is in every set."""
+        scores = class_scores(probabilities, self.method)
+        limits = torch.tensor(self.limits, dtype=scores.dtype, device=scores.device)
+        return (scores <= limits) | (probabilities >= probabilities.amax(dim=-1, keepdim=True))
+
+
+def class_scores(probabilities: Tensor, method: Method) -> Tensor:
+    """How unusual each class would be (N, K); sets take the classes with low scores.
+
+    For "aps" that is the total probability of more probable classes, so that the most probable class is in every set.
+    (Counting the class itself, as the original does without its randomization, gives empty sets for confident images.)
+
+    >>> class_scores(torch.tensor([[0.25, 0.5, 0.25]]), "lac").tolist()
+    [[0.75, 0.5, 0.75]]
+    >>> class_scores(torch.tensor([[0.25, 0.625, 0.125]]), "aps").tolist()
+    [[0.625, 0.0, 0.875]]
+    """
+    if method == "lac":
+        return 1 - probabilities
+    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+    scores = ordered.cumsum(dim=-1) - ordered
+    if method == "raps":
+        beyond = torch.arange(1, scores.shape[-1] + 1, device=scores.device) - FREE
+        scores = scores + PENALTY * beyond.clamp_min(0)
+    return torch.zeros_like(scores).scatter(-1, places, scores)
+
+
+@dataclass(frozen=True)
+class AnswerRule:
+    """Which images to answer, and which to hand over to a person.
+
+    Args:
+        threshold: images whose top probability is at least this are answered.
+        risk: largest share of wrong answers.
+        confidence: probability, over draws of the validation images, that the risk is kept.
+        answered: share of the validation images that is answered.
+        images: number of images it was fitted on.
+    """
+
+    threshold: float
+    risk: float
+    confidence: float
+    answered: float
+    images: int
+
+    def __post_init__(self) -> None:
+        check_share(self.risk, "risk")
+        check_share(self.confidence, "confidence")
+        if not 0 <= self.threshold <= 1:
+            raise ModebridgeError(f"Expected a threshold from 0 to 1, but got {self.threshold}; fit it again.")
+
+    @classmethod
+    def fit(cls, probabilities: Tensor, labels: Tensor, risk: float, confidence: float = 0.95) -> AnswerRule:
+        """Find the lowest threshold that keeps the risk, on probabilities (N, K) and labels (N,) of held-out images.
+
+        Thresholds are tested from the highest to the lowest by the exact binomial test (Clopper-Pearson), up to the
+        first that fails. At the highest ones too few images are left to show anything; the tests begin at the first
+        that could pass, which is valid if errors become more frequent as the confidence falls.
+        """
+        cls(0.0, risk, confidence, 0.0, 0)  # checks them
+        check_table(probabilities, labels, "a threshold")
+        top, guess = probabilities.max(dim=-1)
+        answered = _at_least(top)
+        wrong = _at_least(top[guess != labels])
+        passed = _passed(wrong, answered, risk, confidence)
+        if not passed:
+            raise ModebridgeError(
+                f"Expected a threshold with a risk of at most {risk:g} at a confidence of {confidence:g}, but the "
+                f"{len(labels)} validation images ({int(wrong[-1])} wrong) show none; allow a higher risk, or use more "
+                f"images: at least {_fewest(risk, confidence)} right answers in a row are needed."
+            )
+        share = float(answered[passed[-1]]) / len(labels)
+        return cls(float(THRESHOLDS[passed[-1]]), risk, confidence, share, len(labels))
+
+    def __call__(self, probabilities: Tensor) -> Tensor:
+        """Whether each image is answered (N,)."""
+        return probabilities.amax(dim=-1) >= self.threshold
+
+
+def cascade_threshold(first: Tensor, full: Tensor, labels: Tensor, max_loss: float, confidence: float = 0.95) -> float:
+    """The lowest threshold of a cascade that loses at most a share of images, with a confidence.
+
+    An image is lost if all members together are right and the first one, which is used alone, is wrong. The accuracy of
+    the cascade is then at most `max_loss` below that of all members.
+
+    Args:
+        first: calibrated probabilities (N, K) of the first member, on held-out images.
+        full: calibrated probabilities (N, K) of all members.
+        labels: (N,).
+        max_loss: largest share of lost images, such as 0.002.
+        confidence: probability that this holds, over draws of the images.
+    """
+    check_share(max_loss, "max_loss")
+    check_share(confidence, "confidence")
+    check_table(full, labels, "a threshold")
+    top, guess = first.max(dim=-1)
+    lost = _at_least(top[(guess != labels) & (full.argmax(dim=-1) == labels)])
+    passed = _passed(lost, torch.full_like(lost, len(labels)), max_loss, confidence)
+    if not passed:
+        raise ModebridgeError(
+            f"Expected a threshold that loses at most {max_loss:g} at a confidence of {confidence:g}, but the "
+            f"{len(labels)} validation images show none; use at least {_fewest(max_loss, confidence)} images, or allow "
+            "more."
+        )
+    return float(THRESHOLDS[passed[-1]])
+
+
+def check_share(value: float, what: str) -> None:
+    """Raise an error unless a number is within (0, 1)."""
+    if not 0 < value < 1:
+        raise ModebridgeError(f"Expected {what} to be between 0 and 1, but got {value}; for one percent, write 0.01.")
+
+
+def _at_least(confidences: Tensor) -> Tensor:
+    """The number of confidences that are at least each threshold (T,)."""
+    ranked = confidences.detach().double().cpu().sort().values
+    return len(ranked) - torch.searchsorted(ranked, THRESHOLDS)
+
+
+def _passed(failures: Tensor, trials: Tensor, risk: float, confidence: float) -> list[int]:
+    """The thresholds at which a binomial test rejects a higher risk, from the first that could to the first failure."""
+    from scipy.stats import binom
+
+    rejected = torch.from_numpy(binom.cdf(failures.numpy(), trials.numpy(), risk) <= 1 - confidence)
+    passed: list[int] = []
+    for k in (trials >= _fewest(risk, confidence)).nonzero()[:, 0].tolist():
+        if not rejected[k]:
+            break
+        passed.append(k)
+    return passed
+
+
+def _fewest(risk: float, confidence: float) -> int:
+    """The number of trials that show a risk if none of them fails."""
+    return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
