@@ -7,15 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 import modebridge as mb
-from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.matching import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
-from modebridge.nets import Tapped, last_blocks_tap
-from modebridge.objectives import BridgeObjective
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 
@@ -104,30 +100,6 @@ def test_draws_are_either_of_the_two():
     assert torch.equal(pixel_shares(plain, images), plain["share"].view(-1, 1, 1, 1).expand(-1, 1, 8, 8))
     # CutMix alone has no batches of mixup.
     assert all(bool(drawn(5, 0, 1.0, seed)["box"][:, 0].all()) for seed in range(20))
-
-
-def test_one_step_by_hand():
-    """Targets of frozen networks on cut images, and the loss of a bridge on them."""
-    net, ends = tiny_net(0, dtype=EXACT), modes(2, dtype=EXACT)
-    curve = start_curve(net, *ends)
-    images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
-    plan = plan_bridge(net, curve, images)
-    objective = BridgeObjective(net, {"b": plan}, 0.0, 1.0)
-    draw = objective.draw(8, torch.Generator().manual_seed(2))
-    side, partner = draw["box"].tolist(), draw["partner"].tolist()
-    cut = [
-        cut_by_loops(images[k].numpy(), images[partner[k]].numpy(), side[k][0] ** 2, side[k][1], side[k][2])[0]
-        for k in range(8)
-    ]
-    shown = torch.from_numpy(np.stack(cut))
-    assert not torch.equal(shown, images)
-    tap = last_blocks_tap(net.spec)
-    with torch.no_grad():
-        target = curve.at(0.5).load(net)(shown).softmax(-1)
-        out = plan(Tapped(ends[0].load(net), [tap])(shown)[1][tap])
-    wanted = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
-    got = objective.program("b")(objective.start()["b"], objective.prepare((images, labels), draw)["b"])
-    torch.testing.assert_close(got.detach(), wanted, rtol=0, atol=1e-12)
 
 
 def test_halves_and_channels_last():

@@ -265,15 +265,6 @@ def test_layers_that_statistics_cannot_serve_are_refused(layer, reason):
         start_curve(net(0), a, b)
 
 
-def test_constants_and_layers_without_a_batch_are_no_hindrance():
-    def net(seed):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), Renorm(torch.ones(4)), nn.Linear(4, 2))
-
-    a, b = (mb.Mode.from_module(net(seed)) for seed in (0, 1))
-    assert torch.equal(start_curve(net(0), a, b).at(0.5).buffers["2.spread"], torch.ones(4))
-
-
 def test_a_batch_of_one_is_a_sentence():
     net, train = Plain(), pairs(13, 12)
     modes = [mb.Mode.from_module(made("plain module", seed)) for seed in (0, 1)]

@@ -13,7 +13,7 @@ from modebridge.baselines import Mimo, MimoObjective
 from modebridge.baselines.mimo import REPEATS, SAME
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import SPECS, ResNet, resnet
+from modebridge.nets import SPECS, ResNet
 from modebridge.scoring import module_cost
 from modebridge.types import State
 
@@ -98,11 +98,3 @@ def test_a_network_that_reads_its_images_twice_is_refused():
 
     with pytest.raises(ModebridgeError, match="to run as MIMO on an example"):
         Mimo(Twice(), 2, example=torch.rand(2, 1, 4, 4))
-
-
-def test_it_fits_the_papers_networks():
-    images = torch.rand(3, 1, 8, 8)
-    for norm in ("bn", "frn"):
-        mimo = Mimo(resnet("digits", norm, seed=0), 3, example=images)
-        assert mimo(images).shape == (9, 10)
-        assert mimo(torch.stack([images] * 3)).shape == (9, 10), "the images of each member"

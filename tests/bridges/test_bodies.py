@@ -25,7 +25,7 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped, resnet
+from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped
 from modebridge.scoring import evaluate, module_cost
 from modebridge.training import fit_bridge
 from tests.networks import Sound, Texts, sounds
@@ -299,42 +299,6 @@ def test_a_small_map_is_halved_before_blocks_are_given_up():
     assert tiny.layers[0].conv1.stride == (1, 1)
 
 
-# (data set, kind, slim) -> parameters, from the facts table; the 32-to-128-channel rows have no projection.
-PAPER_BRIDGES = {
-    ("tin200", "I", 2, True): 3_661_256,
-    ("tin200", "I", 1, True): 13_220_552,
-    ("tin200", "II", 2, True): 4_316_616,
-    ("tin200", "II", 1, True): 14_531_272,
-    ("in1k", "I", 2, True): 5_432_808,
-    ("in1k", "I", 1, True): 17_025_000,
-    ("in1k", "II", 2, True): 6_743_528,
-    ("in1k", "II", 1, True): 19_646_440,
-    ("cifar100", "II", 8, False): 197_604,
-    ("cifar100", "II", 4, False): 487_268,
-    ("cifar100", "II", 2, False): 1_343_076,
-    ("cifar100", "II", 1, True): 4_292_708,
-}
-
-
-@pytest.mark.parametrize("key", PAPER_BRIDGES)
-def test_parameter_counts(key):
-    name, kind, slim, projection = key
-    with torch.device("meta"):
-        body = body_like(SPECS[name], kind, slim, projection=projection)
-    assert sum(p.numel() for p in body.parameters()) == PAPER_BRIDGES[key]
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "tin200", "in1k", "digits"])
-@pytest.mark.parametrize("kind", ["I", "II"])
-def test_reads_the_tap_of_its_base(name, kind):
-    spec = SPECS[name]
-    net = resnet(name).to("meta").eval()
-    body = body_like(spec, kind, 2).to("meta").eval()
-    _, features = Tapped(net, [last_blocks_tap(spec)])(torch.empty(2, *spec.image, device="meta"))
-    feature = features[last_blocks_tap(spec)]
-    assert body(*[feature] * (1 if kind == "I" else 2)).shape == (2, spec.classes)
-
-
 def test_medium_type_one_bridge_is_the_base_itself():
     """With slim 1 and the base's own last weights, the bridge says what the base says."""
     net = tiny_net().eval()
@@ -354,20 +318,10 @@ def test_medium_type_one_bridge_is_the_base_itself():
     torch.testing.assert_close(body(features[tap]), logits, rtol=0, atol=1e-12)
 
 
-def test_a_default_bridge_on_a_wide_map_is_small():
-    """ResNet-50's last stage: bottlenecks keep the bridge far below the base."""
-    from modebridge.scoring import combination_cost
-
-    spec = SPECS["in1k"]
-    with torch.device("meta"):
-        base, body = resnet("in1k", "bn"), body_for((2048, 7, 7), 1000, "I", 2)
-    cost = combination_cost(base, spec.image, 1, [(body, [(2048, 7, 7)])])
-    assert cost.relative_flops < 1.1
-
-
 def test_bodies_for_other_features():
     assert body_for((6, 4, 4), 3, "II", 2)(torch.rand(2, 6, 4, 4), torch.rand(2, 6, 4, 4)).shape == (2, 3)
     assert body_for((6,), 3, "I", 2)(torch.rand(2, 6)).shape == (2, 3)
+    assert isinstance(body_for((512, 1, 1), 3, "I").layers[0], BottleneckBlock), "small on wide maps"
     with pytest.raises(ModebridgeError, match=r"\(C, H, W\), \(C, L\), \(T, C\) or \(C,\)"):
         body_for((6, 4, 2, 2), 3, "I")
     with pytest.raises(ModebridgeError, match="to be 'tokens' or 'sequence', but got 'map'"):

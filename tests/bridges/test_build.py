@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from modebridge import trees
@@ -13,7 +12,6 @@ from modebridge.bridges import (
     Heads,
     ensemble_target,
     heads_target,
-    label_target,
     mode_target,
     plan_bridge,
 )
@@ -23,7 +21,6 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
-from modebridge.objectives import BridgeObjective
 from modebridge.scoring import cost
 from modebridge.training import fit_bridge
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
@@ -33,33 +30,6 @@ IMAGE = (1, 8, 8)
 
 def scene(norm="frn", dtype=torch.float32):
     return tiny_net(0, norm, dtype), modes(3, norm, dtype), blobs(6, dtype=dtype).images
-
-
-def test_gradients_against_autograd():
-    """One mixed batch: heads on two modes and labels, written out."""
-    net, ends, images = scene(dtype=EXACT)
-    bridge = plan_bridge(net, ends[0], images, target=[mode_target(ends[1]), mode_target(ends[2]), label_target()])
-    assert bridge.heads == 3
-    objective = BridgeObjective(net, {"b": bridge})
-    batch = images, torch.arange(6) % 3
-    draw = objective.draw(6, torch.Generator().manual_seed(1))
-    share = draw["share"].double()[:, None]
-    mixed = share[..., None, None] * images + (1 - share[..., None, None]) * images[draw["partner"]]
-    one_hot = F.one_hot(batch[1], 3).double()
-    labels = share * one_hot + (1 - share) * one_hot[draw["partner"]]
-    with torch.no_grad():
-        wanted = (*(mode.load(net)(mixed).softmax(-1) for mode in ends[1:]), labels)
-        feature = Tapped(ends[0].load(net), [bridge.tap])(mixed)[1][bridge.tap]
-    logits = bridge.train()(feature)
-    by_hand = sum(
-        F.kl_div(logits[:, k].log_softmax(-1), target, reduction="batchmean") for k, target in enumerate(wanted)
-    )
-    state = objective.start()["b"]
-    params = {key: tensor.clone().requires_grad_() for key, tensor in state.params.items()}
-    loss = objective.program("b")(type(state)(params, state.buffers), objective.prepare(batch, draw)["b"])
-    gradients = torch.autograd.grad(loss, list(params.values()))
-    for ours, theirs in zip(gradients, torch.autograd.grad(by_hand, list(bridge.parameters())), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 def test_one_head_is_a_plain_bridge():

@@ -36,6 +36,12 @@ PRODUCTS = {
         [(2, 3), (5, 3, 4), (2, 4)],
         2 * 5 * 3 * 4 + 2 * 5 * 4,
     ),
+    # Four projections and a perceptron of five tokens, two products of attention.
+    "attention, fused otherwise": (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        [(1, 5, 8)],
+        5 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 5 * 5 * 8,
+    ),
     "a recurrent layer, fused on CPUs": (nn.LSTM(3, 4, 2, bidirectional=True), [(5, 2, 3)], 6080),
 }
 
@@ -79,8 +85,3 @@ def test_recurrent_layers_fused_by_cudnn():
     with torch.no_grad(), counting() as counted:
         torch.ops.aten._cudnn_rnn(x, layer._flat_weights, 4, None, state, state, *rest)
     assert counted() == 5 * 2 * 4 * 4 * (3 + 4)
-
-
-def test_bilinear_layers_count_their_weights():
-    layer = nn.Bilinear(3, 4, 5)
-    assert flops(layer, torch.rand(1, 3), torch.rand(1, 4)) == layer.weight.numel()

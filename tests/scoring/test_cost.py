@@ -15,7 +15,6 @@ from torch import nn
 from modebridge.bridges import Bridge, body_for, body_like, last_blocks_tap
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
 from modebridge.nets import SPECS, resnet
 from modebridge.nets.flops import feature_shapes
 from modebridge.scoring import combination_cost, cost, module_cost
@@ -117,15 +116,14 @@ def test_the_true_columns(name, kind, slim, projection, flops, params, count):
         (nn.Conv2d(3, 8, 3, padding=1), [(3, 6, 6)], 8 * 36 * 27, 8 * 27 + 8),
         (nn.Conv2d(4, 4, 3, groups=4), [(4, 5, 5)], 4 * 9 * 9, 4 * 9 + 4),
         (nn.Conv2d(3, 8, 3, stride=2, padding=1), [(3, 6, 6)], 8 * 9 * 27, 8 * 27 + 8),
-        (nn.Bilinear(2, 3, 4), [(2,), (3,)], None, 28),
+        (nn.Bilinear(2, 3, 4), [(2,), (3,)], 24, 28),
         (nn.Flatten(), [(3,)], 0, 0),
         (nn.Linear(3, 5).double(), [(3,)], 15, 20),
     ],
 )
 def test_counts_by_hand(module, shapes, flops, params):
     found = module_cost(module, *shapes)
-    assert found.params == params
-    assert flops is None or found.flops == flops
+    assert (found.flops, found.params) == (flops, params)
 
 
 def test_tied_weights_and_the_paper_s_max_pools():
@@ -134,43 +132,6 @@ def test_tied_weights_and_the_paper_s_max_pools():
     assert module_cost(tied, (4,)).params == 24
     pooled = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2))
     assert module_cost(pooled, (3, 4, 4), convention="paper").flops == 24 + 48
-
-
-class Stubborn(nn.Module):
-    """Cannot run without values: it looks at one, and holds a tensor that is no buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-        self.offset = torch.ones(8)
-
-    def forward(self, x):
-        y = self.layer(x + self.offset)
-        return y if y.sum().item() > 0 else -y
-
-
-def test_a_module_that_needs_values_is_counted_all_the_same():
-    module = Stubborn()
-    # Four projections, two products of attention, two layers of the perceptron; five tokens.
-    by_hand = 5 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 5 * 5 * 8
-    assert module_cost(module, (5, 8)).flops == by_hand
-    assert module_cost(module.layer, (5, 8)).flops == by_hand
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_counting_changes_nothing():
-    net = tiny_net(norm="bn").train()
-    net.layers[1].eval()
-    flags = [m.training for m in net.modules()]
-    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    seed = torch.random.get_rng_state()
-    cost(Ensemble(net, [Mode.from_module(net)]), (1, 8, 8))
-    module_cost(net, (1, 8, 8))
-    assert [m.training for m in net.modules()] == flags
-    assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
-    assert all(p.device.type == "cpu" and p.requires_grad for p in net.parameters())
-    assert not any(m._forward_hooks for m in net.modules())
-    assert torch.equal(seed, torch.random.get_rng_state())
 
 
 @pytest.mark.parametrize("convention", ["counted", "paper"])
@@ -212,5 +173,3 @@ def test_refusals():
         module_cost(net, (1, 8, 8), convention="printed")
     with pytest.raises(ModebridgeError, match="modes to be at least 0"):
         combination_cost(net, (1, 8, 8), -1)
-    with pytest.raises(ModebridgeError, match=r"did you mean layers\.3"):
-        feature_shapes(net, (1, 8, 8), ["layers.33"])

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modebridge import inspect
 from modebridge.bridges import Bridge, body_within, label_target, mode_target, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
@@ -115,14 +114,6 @@ def test_a_curve_keeps_the_papers_blocks_and_mixup():
     assert same(bridge, by_hand(net, curve, mixup=0.4, cutmix=0.0))
     for target, blocks in ((mode_target(ends[1]), 1), ("labels", 3)):
         assert len(blocks_of(plan_bridge(net, ends[0], blobs(6).images, target=target, budget=0.3))) == blocks
-
-
-def test_what_inspect_shows_is_what_is_built():
-    net, ends, images = tiny_net(0), modes(3), blobs(6).images
-    bridge = plan_bridge(net, ends, images, budget=0.3)
-    inspected = inspect(net, images, budget=0.3, heads=bridge.heads)
-    (shown,) = [tap for tap in inspected.taps if tap.name == bridge.tap]
-    assert shown.bridge == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
 
 
 def test_many_bridges_and_vectors_are_mixed_up():

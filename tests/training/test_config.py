@@ -49,12 +49,6 @@ def test_its_key_names_what_determines_numbers():
         assert other.key != config.key
 
 
-def test_one_kind_of_mixing_turns_the_default_off():
-    assert TrainConfig(epochs=1).mixing(0.4) == (0.4, 0.0)
-    assert TrainConfig(epochs=1, cutmix=1.0).mixing(0.4) == (0.0, 1.0)
-    assert TrainConfig(epochs=1, mixup=0.0).mixing(0.4) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("device", "message"),
     [
