@@ -230,17 +230,6 @@ def ids(*nets):
 
 
 @quiet
-def test_a_routine_with_one_network(tmp_path):
-    model = tiny_net(1, "bn")
-    begin = ids(model)
-    train(model, tmp_path / "last.ckpt")
-    raw = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    assert "loss.weight" in raw["state_dict"]  # beside the network, as said
-    assert "optimizer_states" in raw
-    assert [load_checkpoint(NET, tmp_path / "last.ckpt").id] == ids(model) != begin
-
-
-@quiet
 def test_a_deep_ensemble(tmp_path):
     ensemble = deep_ensembles([tiny_net(seed, "bn") for seed in range(3)])
     train(ensemble, tmp_path / "last.ckpt", members=3)

@@ -48,7 +48,7 @@ def test_a_folder_changes_nothing_but_keeps_everything(alone):
     assert not list((folder / ".work").iterdir())
 
 
-@pytest.mark.slow  # in-process stops at every batch are in tests/training/test_restart.py
+@pytest.mark.slow  # in-process stops at every batch are in tests/training/test_progress.py
 @pytest.mark.parametrize("times", [1, 10])
 def test_killed_runs_end_at_the_same_bits(alone, tmp_path, times):
     chance = random.Random(0)
