@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torch_uncertainty.metrics import BrierScore, CalibrationError, CategoricalNLL
 from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
@@ -21,7 +21,6 @@ from modebridge.errors import ModebridgeError
 from modebridge.scoring import (
     FEW,
     accuracy,
-    auroc,
     brier,
     ece,
     hits,
@@ -164,19 +163,6 @@ def test_refusals(case):
         assert re.fullmatch(r"Expected .*, but got .*; .*\.", str(caught.value))
     with pytest.raises(ModebridgeError, match="bins to be at least 1"):
         ece(GOOD, LABELS, 0)
-
-
-@pytest.mark.parametrize("grid", [2, 5, 10**9])
-@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (20, 1), (301, 200)])
-def test_auroc_is_scikit_learns(inside: int, outside: int, grid: int) -> None:
-    """On a grid of few values most are ties."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randint(grid, (inside + outside,), generator=generator).double() / grid
-    wanted = roc_auc_score([1] * inside + [0] * outside, scores.numpy())
-    assert auroc(scores[:inside], scores[inside:]) == pytest.approx(float(wanted), abs=1e-12)
-    for wrong in (scores[:0], scores * math.nan):
-        with pytest.raises(ModebridgeError, match="scores of both sets"):
-            auroc(scores, wrong)
 
 
 def bootstrapped(values):

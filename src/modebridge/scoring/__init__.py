@@ -1,4 +1,4 @@
-"""Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
+"""Scores and costs of ensembles: calibration, decisions, DEE, correspondence, curve profiles, FLOPs."""
 
 from modebridge.scoring.advise import advise
 from modebridge.scoring.correspondence import Correspondence, correspondence
@@ -10,7 +10,6 @@ from modebridge.scoring.scores import (
     FEW,
     Reliability,
     accuracy,
-    auroc,
     brier,
     dee,
     ece,
@@ -21,6 +20,7 @@ from modebridge.scoring.scores import (
     resampled_means,
     surprisals,
 )
+from modebridge.scoring.selective import RiskCoverage, auroc, risk_coverage
 from modebridge.scoring.table import MemberCost, Row, Scored
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "LogitTable",
     "MemberCost",
     "Reliability",
+    "RiskCoverage",
     "Row",
     "Scored",
     "accuracy",
@@ -54,5 +55,6 @@ __all__ = [
     "predict",
     "reliability",
     "resampled_means",
+    "risk_coverage",
     "surprisals",
 ]

@@ -1,4 +1,4 @@
-"""Choose members within a budget, from validation data only: as many as fit, then by their NLL."""
+"""Choose members within a budget, from validation data only, without falling for the lowest of many scores."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TypeAlias
 
 import torch
 
+from modebridge.ensembles import cascade_threshold
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.scoring.logit_table import LogitTable
-from modebridge.scoring.scores import nll
+from modebridge.scoring.scores import interval_of, resampled_means, surprisals
 from modebridge.scoring.table import Scored
 
 Names: TypeAlias = tuple[str, ...]
+Candidate: TypeAlias = tuple[Names, float | None]
 
 WIDTH, NARROW = 128, 4
 """Combinations of each size and number of networks from which larger ones grow: within the budget, and one network
@@ -32,7 +34,7 @@ EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommended combination and smaller ones, scored on the validation split.
+    """The recommended combination and others, scored on the validation split.
 
     Args:
         chosen: the recommendation.
@@ -40,6 +42,8 @@ class Advice:
         prices: cost of each member in networks.
         looked_at: number of combinations compared.
         exact: whether these are all combinations within the budget; otherwise the best ones of each size were extended.
+        optimism: how much lower the lowest of the compared NLLs is expected to be than on new images, because it is the
+            lowest (by the bootstrap).
     """
 
     chosen: Scored
@@ -47,6 +51,7 @@ class Advice:
     prices: Mapping[str, float]
     looked_at: int
     exact: bool
+    optimism: float
 
     def cost(self, scored: Scored) -> float:
         """The cost of a combination in networks, by `prices`; for a cascade the average over the images."""
@@ -60,35 +65,66 @@ def advise(
     prices: Mapping[str, float] | None = None,
     *,
     cascades: bool = False,
+    max_loss: float | None = None,
 ) -> Advice:
-    """Choose the most members that fit a budget, and among equally many the lowest validation NLL.
+    """Choose members within a budget, on the validation split.
 
     A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
-    The number of members comes first because the lowest of many validation scores is mostly lucky.
+    It must be significantly better than the first mode and not significantly worse than the best one, by paired
+    bootstrap intervals of the NLL; of these, the one with the most members is chosen, and then the lowest NLL. If there
+    is none, it is the first mode alone. (The lowest of many scores on a few hundred images is mostly lucky. Taking the
+    cheapest instead of the most members was tried: it loses half of the gain on small validation splits.)
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
         budget: maximum cost in networks, such as 1.2.
         prices: cost of each member in networks; None uses relative FLOPs.
         cascades: whether to also consider cascades with this average cost, of up to one network more: a mode runs alone
-            on images where it is confident, and all members run on the others. On small validation splits their scores
-            are optimistic.
+            on images where it is confident, and all members run on the others. The best one is chosen if it is
+            significantly better than the choice without cascades.
+        max_loss: the same, but with thresholds at which a cascade loses at most this share of the images, with a
+            confidence of 95 %; see `cascade_threshold`.
     """
     costs = {name: cost for name, cost in table.costs.items() if cost.usable}
     modes = [name for name, cost in costs.items() if not cost.reads]
     names = [*modes, *(name for name, cost in costs.items() if cost.reads and set(cost.reads) <= set(modes))]
     if prices is None:
         prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
-    if not budget >= min(prices[mode] for mode in modes):
+    if not budget >= prices[modes[0]]:
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
     search = _Search(table, names, prices)
-    by_size = list(map(search.best, search.by_size(budget)))
-    chosen, exact = by_size[-1], search.exact
-    if cascades:
-        larger = [scored.members for scored in map(search.best, search.by_size(budget + 1, NARROW))]
-        choices = [choice for members in larger for choice in search.cascades(members, budget)]
-        chosen = min([chosen, *choices], key=lambda choice: choice.nll)
-    return Advice(chosen, tuple(by_size), prices, search.looked_at, exact)
+    sizes, exact = search.by_size(budget), search.exact
+    # Each candidate: its members, and the threshold of a cascade.
+    plain: list[Candidate] = [((modes[0],), None)]
+    plain += [(members, None) for some in sizes for members in some if members != (modes[0],)]
+    others: list[Candidate] = []
+    if cascades or max_loss is not None:
+        larger = [some[0] for some in search.by_size(budget + 1, NARROW) if len(some[0]) > 1]
+        others = [one for members in larger for one in search.cascades(members, budget, max_loss)]
+    candidates = [*plain, *others]
+    tables = (table.calibrated(members, "valid", threshold=threshold) for members, threshold in candidates)
+    losses = torch.stack([surprisals(one, table.valid_labels) for one in tables], dim=1)
+    means, nlls = resampled_means(losses), losses.mean(dim=0)
+
+    def better(k: int, than: int) -> bool:
+        """Whether one candidate has a significantly lower NLL than another."""
+        return interval_of(means[:, than] - means[:, k])[0] > 0
+
+    best = int(nlls[: len(plain)].argmin())
+    safe = [k for k in range(1, len(plain)) if better(k, 0) and not better(best, k)]
+    chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
+    if others:
+        first = len(plain) + int(nlls[len(plain) :].argmin())
+        chosen = first if better(first, chosen) else chosen
+    lucky = means.argmin(dim=1)
+    optimism = float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean())
+
+    def scored(k: int) -> Scored:
+        return table.score(candidates[k][0], "valid", threshold=candidates[k][1])
+
+    ranked = sorted(range(len(plain)), key=lambda k: float(nlls[k]))
+    by_size = tuple(scored(next(k for k in ranked if plain[k][0] in some)) for some in sizes)
+    return Advice(scored(chosen), by_size, prices, search.looked_at, exact, optimism)
 
 
 class _Search:
@@ -124,21 +160,22 @@ class _Search:
             sizes.append(ranked[: min(SHORTLIST, width)])
         return sizes
 
-    def best(self, combinations: Sequence[Names]) -> Scored:
-        """The one with the lowest calibrated NLL."""
-        labels = self._table.valid_labels
-        best = min(combinations, key=lambda one: nll(self._table.calibrated(one, "valid"), labels))
-        return self._table.score(best, "valid")
-
-    def cascades(self, members: Names, average_cost: float) -> list[Scored]:
-        """The cascades of a combination with an average cost, each starting with another mode."""
-        choices = []
-        for first in members:
-            if not self._table.costs[first].reads and self._prices[first] < average_cost:
-                ordered = (first, *(name for name in members if name != first))
-                threshold = self._table.threshold(ordered, average_cost, self._prices)
-                choices.append(self._table.score(ordered, "valid", threshold=threshold))
-        return [choice for choice in choices if 0 < choice.deferred_share < 1]
+    def cascades(self, members: Names, budget: float, max_loss: float | None) -> list[Candidate]:
+        """The cascades of a combination within an average cost, each starting with another mode."""
+        table = self._table
+        found: list[Candidate] = []
+        for first in (name for name in members if not table.costs[name].reads):
+            ordered = (first, *(name for name in members if name != first))
+            alone = table.calibrated([first], "valid")
+            if max_loss is None:
+                threshold = table.threshold(ordered, budget, self._prices)
+            else:
+                threshold = cascade_threshold(alone, table.calibrated(ordered, "valid"), table.valid_labels, max_loss)
+            share = float((alone.amax(dim=1) < threshold).double().mean())
+            cost = self._prices[first] + share * sum(self._prices[name] for name in ordered[1:])
+            if 0 < share < 1 and cost <= budget + EPSILON:
+                found.append((ordered, threshold))
+        return found
 
     def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
         """Each combination with one more member, in the order of the table, if it is allowed and fits."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import check_batch, copied
-from modebridge.ensembles import Ensemble, average, scale
+from modebridge.ensembles import Ensemble, SetRule, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring.cost import Cost, cost
@@ -111,7 +111,10 @@ def evaluate(
     table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
     # Files of 0.2 do not say how many parameters they have.
     price = Cost(**{"params": 0, **model.meta["cost"]})
-    scored = Scored.of(table, table, labels, price, intervals=intervals, temperature=model.meta["temperature"])
+    rule = model.meta.get("sets")
+    sets = SetRule(**rule) if rule else None
+    temperature = model.meta["temperature"]
+    scored = Scored.of(table, table, labels, price, sets=sets, intervals=intervals, temperature=temperature)
     # Files return calibrated probabilities only.
     return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)
 
@@ -127,4 +130,5 @@ def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
         plain, labels = predict(mean, test)
     temperature = float(ensemble.temperature) if ensemble.calibrated else None
     tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
-    return Scored.of(plain, tempered, labels, cost(ensemble, first[0]), intervals=intervals, temperature=temperature)
+    price = cost(ensemble, first[0])
+    return Scored.of(plain, tempered, labels, price, sets=ensemble.sets, intervals=intervals, temperature=temperature)

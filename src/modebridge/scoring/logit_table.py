@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.ensembles import average, cascaded, fit_temperature, scale
+from modebridge.ensembles import SetRule, average, cascaded, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import dee, interval_of, resampled_means, surprisals
@@ -17,6 +17,9 @@ from modebridge.scoring.table import MemberCost, Row, Scored
 
 ALL = 2.0
 """A threshold above any confidence: every image uses all members."""
+
+SETS = 0.9
+"""The coverage of the sets in tables, fitted on the validation split."""
 
 Split: TypeAlias = Literal["valid", "test"]
 
@@ -133,12 +136,15 @@ class LogitTable:
         confident, and the cost depends on their share of the images. Bootstrap intervals take longer.
         """
         plain, tempered, unsure = self._predicted(members, split, threshold)
+        enough = len(self.valid_labels) >= SETS / (1 - SETS)
+        known = (self.calibrated(members, "valid", threshold=threshold), self.valid_labels)
         share = 1.0 if unsure is None else float(unsure.double().mean())
         return Scored.of(
             plain,
             tempered,
             self.test_labels if split == "test" else self.valid_labels,
             self.cost(members, share),
+            sets=SetRule.fit(*known, SETS) if enough else None,
             intervals=intervals,
             members=tuple(members),
             threshold=threshold,

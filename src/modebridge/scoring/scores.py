@@ -225,24 +225,6 @@ def dee(nll: float, reference: Sequence[float]) -> float:
     return len(values) + (values[-1] - nll) / drop if drop > 0 else math.inf
 
 
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """The area under the ROC curve: P(a > b) + P(a = b) / 2 for scores a of the data set and b of other samples.
-
-    Args:
-        inside: scores (N,) of samples of the data set, which should be high.
-        outside: scores (M,) of other samples.
-
-    >>> auroc(torch.tensor([0.9, 0.6]), torch.tensor([0.6, 0.1]))
-    0.875
-    """
-    if not len(inside) or not len(outside) or bool(torch.cat([inside, outside]).isnan().any()):
-        raise ModebridgeError("Expected scores of both sets to be numbers, but got none or NaN; check the networks.")
-    ranked = outside.sort().values
-    below, not_above = (torch.searchsorted(ranked, inside, right=right) for right in (False, True))
-    # Integer counts are exact for any number of samples.
-    return int((below + not_above).sum()) / (2 * len(inside) * len(outside))
-
-
 def resampled_means(values: Tensor, resamples: int = 1000) -> Tensor:
     """The means of C per-sample values (N, C), such as `surprisals`, over bootstrap resamples: (resamples, C).
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from modebridge.ensembles import SetRule
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import (
     FEW,
@@ -23,6 +24,7 @@ from modebridge.scoring.scores import (
     resampled_means,
     surprisals,
 )
+from modebridge.scoring.selective import risk_coverage
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class Scored:
         nll: negative log likelihood in nats.
         ece: expected calibration error, 15 bins.
         brier: Brier score, summed over classes.
+        aurc: area under the risk-coverage curve: the mean error over all shares of images answered, the most confident
+            first.
+        excess_aurc: the same minus that of the best order.
+        accuracy_at_90: accuracy on the 90 % most confident images.
+        answered_at_5: largest share of images that can be answered with 5 % errors.
+        coverage: share of images whose set contains the true class; nan if no sets were fitted.
+        set_size: mean number of classes in a set.
         raw_nll: negative log likelihood without the temperature; nan for exported files, which have no such output.
         raw_ece: expected calibration error without the temperature.
         raw_brier: Brier score without the temperature.
@@ -78,6 +87,12 @@ class Scored:
     nll: float
     ece: float
     brier: float
+    aurc: float = math.nan
+    excess_aurc: float = math.nan
+    accuracy_at_90: float = math.nan
+    answered_at_5: float = math.nan
+    coverage: float = math.nan
+    set_size: float = math.nan
     raw_nll: float
     raw_ece: float
     raw_brier: float
@@ -87,10 +102,22 @@ class Scored:
 
     @classmethod
     def of(
-        cls, plain: Tensor, tempered: Tensor, labels: Tensor, cost: Cost, *, intervals: bool = False, **more: Any
+        cls,
+        plain: Tensor,
+        tempered: Tensor,
+        labels: Tensor,
+        cost: Cost,
+        *,
+        sets: SetRule | None = None,
+        intervals: bool = False,
+        **more: Any,
     ) -> Self:
         """Score probabilities (N, K) before and after calibration."""
-        bounds = {}
+        bounds, curve = {}, risk_coverage(tempered, labels)
+        if sets is not None:
+            mask = sets(tempered)
+            more["coverage"] = float(mask.gather(1, labels.view(-1, 1)).double().mean())
+            more["set_size"] = float(mask.sum(dim=1).double().mean())
         if intervals:
             means = resampled_means(torch.stack([hits(plain, labels), surprisals(tempered, labels)], dim=1))
             bounds = {"accuracy": interval_of(means[:, 0]), "nll": interval_of(means[:, 1])}
@@ -101,6 +128,10 @@ class Scored:
             nll=nll(tempered, labels),
             ece=ece(tempered, labels),
             brier=brier(tempered, labels),
+            aurc=curve.aurc,
+            excess_aurc=curve.excess_aurc,
+            accuracy_at_90=curve.accuracy_at(0.9),
+            answered_at_5=curve.coverage_at(0.05),
             raw_nll=nll(plain, labels),
             raw_ece=ece(plain, labels),
             raw_brier=brier(plain, labels),
@@ -154,7 +185,12 @@ class Scored:
         facts.append(
             f"FLOPs x{self.cost.relative_flops:.2f} and parameters x{self.cost.relative_params:.2f} of one network"
         )
-        return "\n".join([*lines, "; ".join(facts)])
+        more = []
+        if not math.isnan(self.aurc):
+            more.append(f"AURC {self.aurc:.4f}; accuracy on the 90 % most confident images {self.accuracy_at_90:.2%}")
+        if not math.isnan(self.coverage):
+            more.append(f"sets of {self.set_size:.2f} classes on average, {self.coverage:.2%} with the true class")
+        return "\n".join([*lines, "; ".join(facts), *more])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
         printer.text(str(self))
