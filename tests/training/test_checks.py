@@ -269,16 +269,13 @@ def test_training_that_runs_away_and_stays_finite_is_said(fit):
     }
     with pytest.warns(
         UserWarning,
-        match=rf"of '{fit}' rose .* guess has 1\.1: training diverged; lower .* \(lr=1e\+06\)",
+        match=rf"of '{fit}' grew .* times, .*: training diverged; lower .* \(lr=1e\+06\)",
     ):
         fits[fit](wild)
     fits[fit](quick(3))  # a warning would be an error here
 
 
-def test_a_loss_that_rises_above_a_guess_is_said():
-    """Flat at log K it may stay, as a network without any information does."""
-    torch.manual_seed(0)
-    fit_mode(nn.Linear(4, 3), [(torch.zeros(6, 4), torch.arange(6) % 3)], config=quick(3))
+def test_weights_that_run_away_where_the_loss_does_not_show_it():
     # Weights in front of batch norm can be of any length, and the loss does not show it.
     net = Normed()
     for frozen in (net.head, net.hidden[1]):

@@ -43,31 +43,9 @@ def _products(first: Shape, second: Shape, *_: object, **__: object) -> int:
     return 2 * math.prod(first)
 
 
-def _distances(first: Shape, second: Shape, *_: object, **__: object) -> int:
-    """FLOPs of distances between all rows of (..., P, M) and (..., R, M): P R M, whatever the norm and algorithm."""
-    return 2 * math.prod(_broadcast(first[:-2], second[:-2])) * first[-2] * second[-2] * first[-1]
-
-
-def _broadcast(*shapes: Sequence[int]) -> Shape:
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
-
-
-def _own_distances(rows: Shape, *_: object, **__: object) -> int:
-    return 2 * math.comb(rows[0], 2) * rows[1]
-
-
 def _added(_: Shape, first: Shape, second: Shape, *__: object, **___: object) -> int:
     """FLOPs of a product that is added to a tensor: the size of the first factor times the columns of the second."""
     return 2 * math.prod(first) * (second[-1] if len(second) > 1 else 1)
-
-
-def _bilinear(*given: Any, **_: object) -> int:
-    """FLOPs of nn.Bilinear: one multiply-add per weight and image. torch runs it as a sum over inserted axes."""
-    shapes = []
-    for shape, places in zip(given[:3], given[3:6], strict=True):
-        rest = iter(shape)
-        shapes.append([1 if axis in places else next(rest) for axis in range(len(shape) + len(places))])
-    return 2 * math.prod(_broadcast(*shapes))
 
 
 def _recurrent(steps: Shape, *given: Any, **_: object) -> int:
@@ -82,10 +60,6 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
     torch.ops.aten.vdot: _products,
     torch.ops.aten.addmv: _added,
     torch.ops.aten.addbmm: _added,
-    torch.ops.aten._trilinear: _bilinear,
-    torch.ops.aten._cdist_forward: _distances,
-    torch.ops.aten._euclidean_dist: _distances,
-    torch.ops.aten._pdist_forward: _own_distances,
     torch.ops.aten.mkldnn_rnn_layer: _recurrent,
     torch.ops.aten._cudnn_rnn: _recurrent,
 }

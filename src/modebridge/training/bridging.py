@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -100,16 +99,16 @@ def fit_bridge(
             modes = modes.with_statistics(net, 0.5, checked)
     elif target == "curve" and not isinstance(modes, Curve):
         others = other_targets(listed(modes), kind)
-        fit = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
-        if fit.needs_labels and body is None:
+        fit = accuracy, _, _ = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
+        if needs_labels(*fit) and body is None:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "
-                f"{fit.accuracy:.0%} of its training data. Pass target= to choose what it learns.",
+                f"{accuracy:.0%} of its training data. Pass target= to choose what it learns.",
                 stacklevel=2,
             )
             target = [*others, label_target()]
         default = config.mixup is None and config.cutmix is None
-        if default and fit.accuracy >= CUTMIX_FROM and suits_cutmix(batch[0]):
+        if default and accuracy >= CUTMIX_FROM and suits_cutmix(batch[0]):
             config = replace(config, cutmix=BEST_CUTMIX)
     with runs_on(net, batch[0], "train"):
         options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
@@ -160,8 +159,8 @@ def _fit_all(
     for bridge in bridges.values():
         trainable(bridge.body)
     first = next(iter(bridges.values()))
-    needed = partial(_least_images, net, list(bridges.values()), engine, batch[0])
-    data = check_batches(train, "train", first.classes, batch[1], 2 * engine.processes.size, needed)
+    least = _least_images(net, list(bridges.values()), engine, batch[0])
+    data = check_batches(train, "train", first.classes, batch[1], least)
     mixup, cutmix = config.mixing(PAPER_MIXUP)
     check_mixing(mixup, cutmix, batch[0])
     objective = BridgeObjective(frozen_copy(net).to(engine.device), bridges, mixup, cutmix)
@@ -180,32 +179,23 @@ def _least_images(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, ima
     return max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How well networks predict their training labels: the lowest accuracy, on how many images of how many classes."""
+def needs_labels(accuracy: float, images: int, classes: int) -> bool:
+    """Whether labels would teach a bridge much, from what `training_accuracy` found.
 
-    accuracy: float
-    images: int
-    classes: int
+    Not if they are predicted no better than by chance (within three standard errors): then they are probably no real
+    labels, which imitation does not need.
 
-    @property
-    def needs_labels(self) -> bool:
-        """Whether labels would teach a bridge much.
-
-        Not if they are predicted no better than by chance (within three standard errors): then they are probably no
-        real labels, which imitation does not need.
-
-        >>> [Fit(accuracy, 1000, 10).needs_labels for accuracy in (0.1, 0.2, 0.94, 0.95)]
-        [False, True, True, False]
-        """
-        chance = 1 / max(self.classes, 1)
-        spread = math.sqrt(chance * (1 - chance) / max(self.images, 1))
-        return chance + 3 * spread < self.accuracy < LABELS_BELOW
+    >>> [needs_labels(accuracy, 1000, 10) for accuracy in (0.1, 0.2, 0.94, 0.95)]
+    [False, True, True, False]
+    """
+    chance = 1 / max(classes, 1)
+    spread = math.sqrt(chance * (1 - chance) / max(images, 1))
+    return chance + 3 * spread < accuracy < LABELS_BELOW
 
 
 @torch.no_grad()
-def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> Fit:
-    """Run modes on the first batches of their training data, as drawn in epoch 0, augmentation included."""
+def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> tuple[float, int, int]:
+    """The lowest accuracy of modes on the first batches of epoch 0, and the numbers of images and classes."""
     base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
     right, seen, classes = [0] * len(modes), 0, 0
     go_to_epoch(train, 0)
@@ -221,4 +211,4 @@ def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, eng
         check_labels(batch[1], classes, "train")
         if seen >= IMAGES:
             break
-    return Fit(min(right) / max(seen, 1), seen, classes)
+    return min(right) / max(seen, 1), seen, classes

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from modebridge.batches import (
     check_labels,
     first_batch,
     flatten,
-    go_to_epoch,
     map_inputs,
     shapes_of,
     take_rows,
@@ -33,16 +31,10 @@ from modebridge.nets.flops import invoke
 from modebridge.nets.quirks import FAILED, on_copy
 from modebridge.training.config import Engine, TrainConfig
 from modebridge.training.loop import Task, train
-from modebridge.training.progress import Epoch
-from modebridge.types import Batch, Batches, Inputs, Objective, State, States
+from modebridge.types import Batch, Batches, Inputs, Objective, States
 
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
-RISEN, OVERSHOOT = 2.0, 50
-"""Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
-
-The first steps may overshoot: after n steps the limit is 1 + OVERSHOOT / n times as high.
-"""
 GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
 
@@ -67,12 +59,18 @@ def run_training(
         valid = engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
     triples = zip(objectives, data, seeds, strict=True)
     tasks = [Task(objective, batches, valid, seed) for objective, batches, seed in triples]
-    epochs: list[Epoch] = []
-    trained = train(tasks, config, engine=engine, title=title, report=epochs.append)
-    # The first problem is enough: all members have the same settings.
-    for problem in _problems(tasks, trained, epochs, data[0].classes, engine):
-        warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
-        break
+    trained = train(tasks, config, engine=engine, title=title)
+    for task, states in zip(tasks, trained, strict=True):
+        for member, start in task.objective.start().items():
+            # Training can diverge and stay finite; a loss that does not raises an error in the loop.
+            old, new = float(trees.norm(start.params)), float(trees.norm(states[member].params))
+            if new > GROWN * old > 0:
+                warnings.warn(
+                    f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}: "
+                    f"training diverged; lower the learning rate (lr={config.lr:g}).",
+                    stacklevel=3,
+                )
+                return trained  # one warning is enough: all members have the same settings
     return trained
 
 
@@ -80,43 +78,31 @@ class Checked(Mapped):
     """Batches that are checked as they are drawn: inputs must be finite, labels must be classes.
 
     Tensors on a GPU are checked for type and shape only, because reading their values would synchronize it. Batches
-    smaller than `least` are skipped, with one warning: batch norm cannot learn from a single value. `needed` is called
-    for the first of them, and returns the number that is really needed.
+    smaller than `least` are skipped, with one warning: batch norm cannot learn from a single value.
     """
 
-    def __init__(
-        self, batches: Batches, what: str, classes: int, least: int = 1, needed: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
         super().__init__(batches, self._check)
-        self._what, self.classes = what, classes
-        self.least, self._needed = least, needed
+        self._what, self.classes, self._least = what, classes, least
         self._warned = False
 
     def _check(self, item: object) -> Batch | None:
         inputs, labels = check_batch(item, self._what)
         if labels.device.type == "cpu":
             check_labels(labels, self.classes, self._what)
-        if self.is_enough(len(labels)):
+        if len(labels) >= self._least:
             return inputs, labels
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"A batch of {plural(len(labels), 'image')} in {self._what} is skipped: batch norm needs at least "
-                f"{self.least} images per batch. Change the batch size or set drop_last=True to avoid this.",
+                f"{self._least} images per batch. Change the batch size or set drop_last=True to avoid this.",
                 stacklevel=2,
             )
         return None
 
-    def is_enough(self, count: int) -> bool:
-        """Whether a batch of `count` images is not skipped."""
-        if count < self.least and self._needed is not None:
-            self.least, self._needed = self._needed(), None
-        return count >= self.least
 
-
-def check_batches(
-    batches: Batches, what: str, classes: int, labels: Tensor, least: int = 1, needed: Callable[[], int] | None = None
-) -> Checked:
+def check_batches(batches: Batches, what: str, classes: int, labels: Tensor, least: int = 1) -> Checked:
     """Check the data before training, every batch of a list and the first of a loader, whose labels are `labels`.
 
     Returns the same batches; those not checked yet are checked as they are drawn, see `Checked`.
@@ -125,15 +111,12 @@ def check_batches(
     if isinstance(batches, Sequence):
         for _ in Checked(batches, what, classes):
             pass
-    checked = Checked(batches, what, classes, least, needed)
-    if not checked.is_enough(len(labels)) and not any(
-        checked.is_enough(len(check_batch(item, what)[1])) for item in batches
-    ):
+    if len(labels) < least and all(len(check_batch(item, what)[1]) < least for item in batches):
         raise ModebridgeError(
-            f"Expected {what} to have batches of at least {checked.least} images for batch norm to learn from, but got "
+            f"Expected {what} to have batches of at least {least} images for batch norm to learn from, but got "
             f"{len(labels)}; increase the batch size."
         )
-    return checked
+    return Checked(batches, what, classes, least)
 
 
 def check_train(
@@ -247,45 +230,3 @@ def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | No
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
             f"'{first_line(error)}'; check their shape and type."
         ) from error
-
-
-def _problems(
-    tasks: Sequence[Task], trained: Sequence[States], epochs: Sequence[Epoch], classes: int, engine: Engine
-) -> Iterator[str]:
-    """Members that ended worse than they started, or whose weights exploded: training can diverge and stay finite.
-
-    Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
-    batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
-    the loop itself.
-    """
-    uniform = math.log(classes)
-    seen = sum(epoch.images for epoch in epochs) / len(tasks)
-    for k, (task, states) in enumerate(zip(tasks, trained, strict=True)):
-        start = task.objective.start()
-        for member, state in states.items():
-            label = member if len(tasks) == 1 else f"{k}/{member}"
-            if epochs and epochs[-1].losses[label] > uniform:
-                go_to_epoch(task.batches, 0)
-                batch = next(iter(task.batches))
-                before, after = (_loss(task, member, each, engine, batch) for each in (start[member], state))
-                overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
-                if not after <= RISEN * overshoot * max(before, uniform):
-                    yield (
-                        f"The training loss of '{member}' rose from {before:.3g} to {after:.3g}, where a uniform guess "
-                        f"has {uniform:.3g}"
-                    )
-            old, new = float(trees.norm(start[member].params)), float(trees.norm(state.params))
-            if new > GROWN * old > 0:
-                yield f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}"
-
-
-@torch.no_grad()
-def _loss(task: Task, member: str, state: State, engine: Engine, batch: Batch) -> float:
-    """The loss of a member on one batch, always with the same draws."""
-    draw = task.objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
-    with engine.precision(), seeds.borrowed(task.seed, engine.device):
-        prepared = task.objective.prepare(*engine.moved(batch, draw))[member]
-        # Cloned: the forward pass writes statistics into the buffers.
-        trees_of = (state.params, state.buffers, state.frozen)
-        params, buffers, frozen = (trees.to(trees.clone(tree), engine.device) for tree in trees_of)
-        return float(task.objective.program(member)(State(params, buffers, frozen), prepared))

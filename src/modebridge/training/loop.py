@@ -19,7 +19,7 @@ from modebridge.batches import go_to_epoch, one_ahead
 from modebridge.errors import ModebridgeError
 from modebridge.training.config import Engine, TrainConfig
 from modebridge.training.graphs import Fed, StepGraph
-from modebridge.training.progress import Epoch, Position, Report, fingerprint
+from modebridge.training.progress import Epoch, Position, fingerprint
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
 
@@ -47,7 +47,6 @@ def train(
     *,
     engine: Engine | None = None,
     title: str = "training",
-    report: Report = lambda epoch: None,
 ) -> list[States]:
     """Minimize the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
@@ -61,7 +60,6 @@ def train(
         config: all options.
         engine: how to run; None is what the config asks for.
         title: the text in front of the progress bar.
-        report: called after every epoch, before the callbacks of the config.
 
     Returns:
         The states to keep for each task: each member's best epoch on `valid`, or the last one.
@@ -84,7 +82,7 @@ def train(
             epoch = Epoch(number + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start)
             bar.set_postfix_str(f"loss {sum(losses.values()) / max(len(losses), 1):.3f}", refresh=False)
             bar.update()
-            for call in (report, *config.callbacks):
+            for call in config.callbacks:
                 call(epoch)
     return [run.kept(run.states(averaged=loop.averaging)) for run in loop.runs]
 
