@@ -68,7 +68,7 @@ def test_a_stage_that_raises_is_named_and_the_others_finish_first() -> None:
         sentence = str(caught.value)
         assert "stage lumps 1 to succeed, but on node" in sentence
         assert "RuntimeError: the disk of this node is on fire'" in sentence
-        assert [bool(run.store.meta(lump.place)) for lump in lumps] == [False, True, True]
+        assert [bool(run.folder.meta(lump.place)) for lump in lumps] == [False, True, True]
         with pytest.raises(ModebridgeError, match="to have a GPU, but none has"):
             OnRay(recipe=tiny(), device="cuda")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modebridge.members import Node, Setting, key_of
-from modebridge.runs.store import Store
+from modebridge.runs.store import RunFolder
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Graph:
             *(self.keys[parent] for parent in self.parents[place]),
         )
 
-    def exists(self, node: Node, store: Store) -> bool:
+    def exists(self, node: Node, store: RunFolder) -> bool:
         """Whether the store has a node, made from the same ingredients and from its parents as they are now."""
         meta = store.meta(node.place)
         if meta.get("key") != self.keys[node.place]:
@@ -117,7 +117,7 @@ class Graph:
             jobs.append(Job(tuple(group), tuple(parents), key_of(*(self.keys[node.place] for node in group))))
         return jobs
 
-    def steps(self, store: Store, given: Collection[str] = ()) -> list[dict[str, Any]]:
+    def steps(self, store: RunFolder, given: Collection[str] = ()) -> list[dict[str, Any]]:
         """What each wave will do, as plain data: the names of what exists or is passed in, and of what will be made."""
         steps = []
         for wave in self.waves():

@@ -115,10 +115,10 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     return modes
 
 
-def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:
+def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:
     """The keys of modes that were trained elsewhere, from their ids: passed now, or to an earlier run in the folder."""
-    before = folder.record(GIVEN) if folder is not None else {}
-    if folder is not None and GIVEN in folder.damage:
+    before = folder.record(GIVEN)
+    if GIVEN in folder.damage:
         raise ModebridgeError(
             f"Expected '{folder.path / GIVEN}' to name the modes that were passed to the run, but it is damaged "
             f"({folder.damage[GIVEN]}); pass them again with --modes, in a new folder."
@@ -128,7 +128,7 @@ def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str
     for k in (k for k in range(recipe.modes) if k in ids):
         place = ModeMember(k).place
         keys[place] = key_of("given", ids[k])
-        if folder is not None and k not in given and folder.meta(place).get("key") != keys[place]:
+        if k not in given and folder.meta(place).get("key") != keys[place]:
             raise ModebridgeError(
                 f"Expected '{folder.path / place}' to be the mode that was passed to the run, but "
                 f"{folder.damage.get(place, 'it is missing')}; it was not trained here and cannot be recreated, so "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +33,7 @@ from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
 from modebridge.runs.plan import DATA, GIVEN, given_keys
 from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
-from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder, Store
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch
 from modebridge.types import Progress
@@ -42,8 +45,8 @@ class Run:
     Args:
         recipe: the choices.
         seed: seed of every random choice; the same seed gives bitwise the same result on the same machine.
-        folder: where artifacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
-            memory.
+        folder: where artifacts are kept; existing ones are reused, and a killed run resumes. None keeps them in a
+            temporary folder, which goes with the run.
         data: the folder of the data set's official files.
         device: where to train: "auto" (the recipe's choice), "cpu" or "cuda".
         progress: called with the progress of each stage.
@@ -68,10 +71,13 @@ class Run:
                 "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
                 "trained from the start, so omit either the modes or the base."
             )
-        self.recipe, self.seed, self.folder = recipe, seed, folder
+        self.recipe, self.seed = recipe, seed
         self.setting = Setting(recipe, seed, None if data is None else str(data), device)
         self.setting.check()
-        self.store: Store = Memory() if folder is None else folder
+        if folder is None:
+            folder = RunFolder(tempfile.mkdtemp(prefix="modebridge-"))
+            weakref.finalize(self, shutil.rmtree, folder.path, ignore_errors=True)
+        self.folder = folder
         self.trained: list[str] = []
         """What was trained by this run, such as "modes 0"."""
         self.seconds: dict[str, float] = {}
@@ -91,7 +97,7 @@ class Run:
     def plan(self) -> list[dict[str, Any]]:
         """What exists and what will be made, in which order; see `Graph.steps`."""
         given = [ModeMember(k).place for k in self._given]
-        return self.graph(everything_in(self.recipe)).steps(self.store, given)
+        return self.graph(everything_in(self.recipe)).steps(self.folder, given)
 
     def make(self, nodes: Sequence[Node]) -> None:
         """Make what is missing of some nodes and of everything they need; what is known to exist is not planned."""
@@ -104,7 +110,7 @@ class Run:
         for wave in graph.waves():
             start = time.perf_counter()
             processes.wait()
-            jobs = graph.jobs([node for node in wave if not graph.exists(node, self.store)])
+            jobs = graph.jobs([node for node in wave if not graph.exists(node, self.folder)])
             # All processes have checked before the first of them writes.
             processes.wait()
             if jobs:
@@ -119,9 +125,9 @@ class Run:
         return {node.place: self._read(node.place) for node in nodes}
 
     def _read(self, place: str) -> Tensors:
-        bits = str(self.store.meta(place).get("bits"))
+        bits = str(self.folder.meta(place).get("bits"))
         if self._tensors.get(place, ("", {}))[0] != bits:
-            tensors, meta = self.store.read(place)
+            tensors, meta = self.folder.read(place)
             if not meta:
                 raise ModebridgeError(
                     f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
@@ -138,7 +144,7 @@ class Run:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
         places = {member: Logits(member).place for member in with_reads(members)}
         tables = self.tensors([*map(Logits, places), Labels()])
-        found = {member: (tables[place], self.store.meta(place)) for member, place in places.items()}
+        found = {member: (tables[place], self.folder.meta(place)) for member, place in places.items()}
         return table_of(found, tables[Labels().place])
 
     @cached_property
@@ -160,10 +166,10 @@ class Run:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""
         for k, mode in self._given.items():
             node, key = ModeMember(k), key_of("given", mode.id)
-            if self.store.meta(node.place).get("key") != key:
+            if self.folder.meta(node.place).get("key") != key:
                 self._check_writable(node)
-                self.store.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
-        if self._given and self.folder is not None and self.folder.writes:
+                self.folder.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
+        if self._given and self.folder.writes:
             given = {str(k): mode.id for k, mode in self._given.items()}
             self.folder.write_record(GIVEN, {**self.folder.record(GIVEN), **given})
 
@@ -171,26 +177,26 @@ class Run:
         self._check_writable(jobs[0].nodes[0])
         count = _Count(self._progress, jobs, self.recipe)
         parents = {place: self._read(place) for job in jobs for place in job.parents}
-        for job, made in self._executor.execute(jobs, self.setting, parents, self.store.work, count):
+        for job, made in self._executor.execute(jobs, self.setting, parents, self.folder.work, count):
             for node in job.nodes:
                 self._keep(node, made[node.name], graph)
             count(job)
-            if self.folder is not None and self.folder.writes:
+            if self.folder.writes:
                 for file in self.folder.work.glob(f"{job.saved_as(self.setting.engine.way)}*"):
                     file.unlink()
         self.setting.engine.processes.wait()
         self.trained += [f"{node.folder} {node.label}" for job in jobs for node in job.nodes if node.trained]
 
     def _keep(self, node: Node, made: ArtefactData, graph: Graph) -> None:
-        inputs = {place: self.store.meta(place).get("bits") for place in graph.parents[node.place]}
+        inputs = {place: self.folder.meta(place).get("bits") for place in graph.parents[node.place]}
         metadata = {"ingredients": node.ingredients(self.setting), "inputs": inputs, **made.metadata}
-        self.store.keep(node.place, made.tensors, {"key": graph.keys[node.place], **metadata})
-        bits = self.store.meta(node.place).get("bits")
+        self.folder.keep(node.place, made.tensors, {"key": graph.keys[node.place], **metadata})
+        bits = self.folder.meta(node.place).get("bits")
         if bits is not None:  # None in the processes of a group that do not write
             self._tensors[node.place] = bits, {name: tensor.detach().cpu() for name, tensor in made.tensors.items()}
 
     def _check_writable(self, node: Node) -> None:
-        if self.folder is not None and self.folder.read_only:
+        if self.folder.read_only:
             raise ModebridgeError(
                 f"Expected '{self.folder.path}' to be writable, because {node.folder} {node.label} is missing, but it "
                 "is read-only; copy it, or choose another folder with --out."

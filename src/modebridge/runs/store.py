@@ -1,4 +1,4 @@
-"""Where the artifacts of a run are kept: a run folder, or memory."""
+"""The run folder, where the artifacts of a run are kept."""
 
 from __future__ import annotations
 
@@ -28,28 +28,6 @@ from modebridge.files.atomic import (
 RECIPE, RESULTS = "recipe.toml", "results.json"
 Artefact: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 """Tensors and metadata."""
-
-
-class Memory:
-    """Keeps the artifacts of a run in memory, for a run without a folder."""
-
-    work: Path | None = None
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Artefact] = {}
-
-    def meta(self, place: str) -> Mapping[str, Any]:
-        """The metadata of an artifact; empty if there is none."""
-        return self.read(place)[1]
-
-    def read(self, place: str) -> Artefact:
-        """The tensors and metadata of an artifact; empty if there is none."""
-        return self._kept.get(place, ({}, {}))
-
-    def keep(self, place: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Keep copies on the CPU, as a file would."""
-        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        self._kept[place] = copies, {**metadata, "bits": trees.fingerprint(copies)}
 
 
 class RunFolder:
@@ -220,5 +198,3 @@ class RunFolder:
 
 
 EFFECTIVE = os.access in os.supports_effective_ids
-
-Store: TypeAlias = RunFolder | Memory
