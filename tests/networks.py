@@ -60,8 +60,12 @@ class HuggingFaceStyle(nn.Module):
         return SimpleNamespace(loss=None, logits=self.classifier(pooled))
 
 
-def _timm(name: str, classes: int = 3, **options: object) -> Callable[[], nn.Module]:
-    return lambda: timm.create_model(name, num_classes=classes, **options)
+BY_NAME = {"pixel_values": torch.rand(2, 3, 32, 32), "mask": torch.ones(2, 16, dtype=torch.int64)}
+"""Inputs of `HuggingFaceStyle`."""
+
+
+def _timm(name: str, **options: object) -> Callable[[], nn.Module]:
+    return lambda: timm.create_model(name, num_classes=3, **options)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -71,7 +75,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "timm vit_tiny": _timm("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3),
     "plain module": Plain,
 }
-"""Those that the issue names, at 32 x 32 pixels and three classes."""
+"""What users bring most, at 32 x 32 pixels and three classes."""
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "torchvision densenet": lambda: torchvision.models.DenseNet(8, (2, 2, 2), 16, num_classes=3),
@@ -116,53 +120,6 @@ def made(name: str, seed: int = 0) -> nn.Module:
         if bool((parameter == parameter.flatten()[0]).all()):
             nn.init.normal_(parameter, float(parameter.detach().flatten()[0]), 0.1)
     return net
-
-
-REAL: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
-    "torchvision resnet18": ((3, 64, 64), lambda: torchvision.models.resnet18(num_classes=10)),
-    "torchvision mobilenet": ((3, 64, 64), lambda: torchvision.models.mobilenet_v3_small(num_classes=10)),
-    "timm resnet18": ((3, 64, 64), _timm("resnet18", 10)),
-    "timm convnext": ((3, 64, 96), _timm("convnext_atto", 10)),
-    "timm vit": ((3, 32, 32), _timm("vit_tiny_patch16_224", 10, img_size=32, patch_size=8)),
-    "timm swin": ((3, 64, 64), _timm("swin_tiny_patch4_window7_224", 10, img_size=64, window_size=4, embed_dim=48)),
-    "timm efficientnet": ((3, 64, 64), _timm("efficientnet_b0", 10)),
-}
-"""In full depth, with ten classes, and (C, H, W) of their images; ConvNeXt's are not square."""
-
-IMAGES = {name: image for name, (image, _) in REAL.items()}
-
-
-def real_net(name: str, seed: int = 0) -> nn.Module:
-    """A freshly drawn network of ten classes."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return REAL[name][1]()
-
-
-class Texts(nn.Module):
-    """As Hugging Face's: inputs by name, layers that return tuples, an object that holds the logits."""
-
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-
-        def forward(self, x, mask):
-            return self.mix(x, src_key_padding_mask=mask == 0), None
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(20, 8)
-        self.length = nn.Identity()
-        self.layers = nn.ModuleList(Texts.Encoder() for _ in range(5))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, ids, mask):
-        x = self.embed(ids)
-        self.length(mask.float().sum(dim=1))
-        for layer in self.layers:
-            x = layer(x, mask)[0]
-        return SimpleNamespace(hidden=x, logits=self.head(x[:, 0]))
 
 
 class _Block(nn.Module):

@@ -28,7 +28,7 @@ from modebridge.modes import Mode
 from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, Tapped
 from modebridge.scoring import evaluate, module_cost
 from modebridge.training import fit_bridge
-from tests.networks import Sound, Texts, sounds
+from tests.networks import BY_NAME, HuggingFaceStyle, Sound, sounds
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 SHAPES = [
@@ -253,15 +253,13 @@ def test_a_base_without_products_has_no_shares():
 
 
 def test_inputs_by_name():
-    example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
-    nets = [Texts(), Texts()]
+    nets = [HuggingFaceStyle(), HuggingFaceStyle()]
     ends = [Mode.from_module(net) for net in nets]
-    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), example, budget=0.1, kind="II")
-    assert isinstance(bridge.body, TokenBody)
-    assert bridge.tap == "layers.3"
+    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), BY_NAME, budget=0.1, kind="II")
+    assert (bridge.tap, type(bridge.body)) == ("layers.1", TokenBody)
     assert 0.02 < bridge.share <= 0.1
     with torch.no_grad():
-        assert Ensemble(nets[0], ends, [bridge])(example).shape == (4, 3)
+        assert Ensemble(nets[0], ends, [bridge])(BY_NAME).shape == (2, 3)
 
 
 @pytest.mark.parametrize("options", [{"budget": 0.9}, {"budget": 0.05}, {"kind": "II"}])

@@ -14,7 +14,7 @@ import modebridge
 from modebridge.bridges import build_bridge
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, Tapped, find_taps, last_blocks_tap, resnet
-from tests.networks import IMAGES, Hybrid, Sound, Texts, real_net, sounds
+from tests.networks import BY_NAME, HuggingFaceStyle, Hybrid, Sound, made, sounds
 from tests.scenarios import TINY, Vectors, tiny_net
 
 
@@ -82,35 +82,25 @@ def by_hand(net, images):
     return until
 
 
-# Attention multiplies activations with each other, which the count by layers does not know.
-@pytest.mark.parametrize("name", [name for name in IMAGES if name not in ("timm vit", "timm swin")])
-def test_shares_of_real_networks_against_their_layers(name):
-    net, images = real_net(name), torch.rand(1, *IMAGES[name])
-    until = by_hand(net, images)
-    seen = find_taps(net, images)
-    assert seen.flops == until[""]
-    assert {tap.name: tap.before for tap in seen.taps} == {tap.name: until[tap.name] / until[""] for tap in seen.taps}
-
-
 CHOICES = {
-    "torchvision resnet18": ("layer3.1", (256, 4, 4), "map"),
-    "torchvision mobilenet": ("features.11", (96, 2, 2), "map"),
-    "timm resnet18": ("layer3.1", (256, 4, 4), "map"),
-    "timm convnext": ("stages.2.blocks.5", (160, 4, 6), "map"),
-    "timm vit": ("blocks.9", (17, 192), "tokens"),
-    "timm swin": ("layers.2.blocks.5", (4, 4, 192), "map, channels last"),
-    "timm efficientnet": ("blocks.5.2", (192, 2, 2), "map"),
+    "torchvision resnet18": ("layer3.1", (256, 2, 2), "map"),
+    "torchvision mobilenet": ("features.13", (24, 2, 2), "map"),
+    "torchvision swin": ("features.3.0", (8, 8, 48), "map, channels last"),
+    "timm resnet18": ("layer3.1", (256, 2, 2), "map"),
+    "timm convnext_atto": ("stages.2.blocks.1", (160, 2, 4), "map"),
+    "timm vit_tiny": ("blocks.1", (17, 192), "tokens"),
+    "timm efficientnet": ("blocks.5.2", (192, 1, 1), "map"),
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_every_listed_tap_of_a_real_network_can_be_read(name):
-    net, images = real_net(name).eval(), torch.rand(3, *IMAGES[name])
-    seen = find_taps(net, images)
+@pytest.mark.parametrize("name", CHOICES)
+def test_taps_of_others_networks_can_be_read_and_have_the_shares_of_their_layers(name):
+    net, images = made(name), torch.rand(3, 3, 32, 64 if "convnext" in name else 32)
+    seen, until = find_taps(net, images), by_hand(net, images)
     with torch.no_grad():
         logits, features = Tapped(net, [tap.name for tap in seen.taps])(images)
     assert {tap.name: (3, *tap.shape) for tap in seen.taps} == {tap: tuple(f.shape) for tap, f in features.items()}
-    assert seen.classes == logits.shape[1] == 10
+    assert seen.classes == logits.shape[1] == 3
     shares = [tap.before for tap in seen.taps]
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] <= 1
@@ -118,7 +108,11 @@ def test_every_listed_tap_of_a_real_network_can_be_read(name):
     chosen = seen.chosen
     assert (chosen.name, chosen.shape, chosen.layout) == CHOICES[name]
     assert chosen.block
-    assert abs(chosen.before - 0.8) < 0.06
+    assert abs(chosen.before - 0.8) < 0.13
+    if "vit" not in name and "swin" not in name:
+        # Attention multiplies activations with each other, which the count by layers does not know.
+        assert seen.flops == until[""]
+        assert shares == [until[tap.name] / until[""] for tap in seen.taps]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -143,20 +137,17 @@ def test_a_perceptron_and_a_wrapped_network():
     seen = find_taps(mlp, torch.rand(2, 3, 2, 2))
     # 360, 240 and 24 multiply-adds: 58 %, 96 %, 100 %; of equals the last, which is the activation.
     assert (seen.chosen.name, seen.chosen.layout) == ("4", "vector")
-    wrapped = nn.Sequential(nn.BatchNorm2d(3), real_net("torchvision resnet18"))
+    wrapped = nn.Sequential(nn.BatchNorm2d(3), made("torchvision resnet18"))
     assert find_taps(wrapped, torch.rand(1, 3, 64, 64)).chosen.name == "1.layer3.1"
     assert find_taps(Vectors(), torch.rand(1, 4)).chosen.name == "second"
 
 
 def test_inputs_by_name_and_layers_that_return_tuples():
-    example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
-    seen = find_taps(Texts(), example)
-    # Four projections, two products of attention, two layers of the perceptron; seven tokens, five layers, a head.
-    assert seen.flops == 5 * (7 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 7 * 7 * 8) + 24
-    assert (seen.chosen.name, seen.chosen.shape, seen.chosen.layout) == ("layers.3", (7, 8), "tokens")
-    assert seen.chosen.before == pytest.approx(4 / 5, abs=1e-3)
-    assert seen.refused["length"] == "returns a feature of shape (), for which there is no bridge"
-    assert seen.refused["layers"] == "never runs"
+    seen = find_taps(HuggingFaceStyle(), BY_NAME)
+    # Of 16 patches: the embedding; in three layers four projections, a perceptron, two products of attention; a head.
+    assert seen.flops == 16 * 16 * 192 + 3 * (16 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 16 * 16 * 16) + 48
+    assert (seen.chosen.name, seen.chosen.shape, seen.chosen.layout) == ("layers.1", (16, 16), "tokens")
+    assert (seen.refused["layers"], seen.refused["layers.0.norm"]) == ("never runs", "runs 2 times")
 
 
 class Odd(nn.Module):
@@ -275,11 +266,9 @@ def test_a_batch_with_its_labels_is_an_example_too():
     plain = find_taps(Hand(), images)
     assert find_taps(Hand(), (images, labels)) == plain
     assert find_taps(Hand(), [images, labels]) == plain
-    ids, mask = torch.randint(0, 20, (2, 6)), torch.ones(2, 6, dtype=torch.long)
-    batch = {"ids": ids, "mask": mask, "labels": labels, "texts": ["a", "b"], "count": 2, "none": None}
-    net = Texts()
-    assert find_taps(net, batch) == find_taps(net, {"ids": ids, "mask": mask})
-    assert find_taps(net, ({"ids": ids, "mask": mask, "texts": ["a", "b"]}, labels)) == find_taps(net, batch)
+    net, batch = HuggingFaceStyle(), {**BY_NAME, "labels": labels, "texts": ["a", "b"], "count": 2, "none": None}
+    assert find_taps(net, batch) == find_taps(net, BY_NAME)
+    assert find_taps(net, ({**BY_NAME, "texts": ["a", "b"]}, labels)) == find_taps(net, batch)
 
 
 def test_convolutions_along_one_axis_give_sequences_not_tokens():
@@ -320,30 +309,19 @@ def test_bridges_that_cannot_be_priced(wrong):
         modebridge.inspect(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.rand(1, 4), **wrong)
 
 
-class Branches(nn.Module):
-    """A block of two branches that are lists themselves, as GoogLeNet's."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.one, self.two = (nn.Sequential(Layer(width), Layer(width)) for _ in range(2))
-
-    def forward(self, x):
-        return self.one(x) + self.two(x)
-
-
 class Layer(nn.Module):
-    def __init__(self, width):
+    def __init__(self):
         super().__init__()
-        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
 
     def forward(self, x):
         return self.conv(x).relu()
 
 
 class Stage(nn.Module):
-    def __init__(self, width, count):
+    def __init__(self, count):
         super().__init__()
-        self.blocks = nn.Sequential(*[Layer(width) for _ in range(count)])
+        self.blocks, self.others = (nn.Sequential(*[Layer() for _ in range(count)]) for _ in range(2))
 
     def forward(self, x):
         return self.blocks(x)
@@ -358,22 +336,26 @@ class Added(Stage):
         return y
 
 
-def with_head(*parts):
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+class Branches(Stage):
+    """A block of two branches that are lists themselves, as GoogLeNet's."""
+
+    def forward(self, x):
+        return self.blocks(x) + self.others(x)
 
 
 @pytest.mark.parametrize(
     ("parts", "blocks"),
     [
-        ([Stage(4, 2), Stage(4, 1)], ["0.blocks.0", "0.blocks.1", "1.blocks.0"]),
-        ([Added(4, 2), Added(4, 2)], ["0", "1"]),
-        ([Branches(4), Branches(4)], ["0", "1"]),
-        ([Layer(4)], []),
+        ([Stage(2), Stage(1)], ["0.blocks.0", "0.blocks.1", "1.blocks.0"]),
+        ([Added(2), Added(2)], ["0", "1"]),
+        ([Branches(2), Branches(2)], ["0", "1"]),
+        ([Layer()], []),
         ([nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())], ["0", "1"]),
     ],
 )
 def test_blocks_are_what_is_repeated(parts, blocks):
-    seen = find_taps(with_head(*parts), torch.rand(1, 4, 6, 6))
+    net = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    seen = find_taps(net, torch.rand(1, 4, 6, 6))
     assert [tap.name for tap in seen.taps if tap.block] == blocks
     assert all(not tap.inner for tap in seen.taps if tap.block)
     inside = [tap for tap in seen.taps if any(tap.name.startswith(f"{block}.") for block in blocks)]

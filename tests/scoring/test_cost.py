@@ -116,7 +116,6 @@ def test_the_true_columns(name, kind, slim, projection, flops, params, count):
         (nn.Conv2d(3, 8, 3, padding=1), [(3, 6, 6)], 8 * 36 * 27, 8 * 27 + 8),
         (nn.Conv2d(4, 4, 3, groups=4), [(4, 5, 5)], 4 * 9 * 9, 4 * 9 + 4),
         (nn.Conv2d(3, 8, 3, stride=2, padding=1), [(3, 6, 6)], 8 * 9 * 27, 8 * 27 + 8),
-        (nn.Bilinear(2, 3, 4), [(2,), (3,)], 24, 28),
         (nn.Flatten(), [(3,)], 0, 0),
         (nn.Linear(3, 5).double(), [(3,)], 15, 20),
     ],
