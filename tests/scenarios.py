@@ -1,16 +1,23 @@
-"""Small problems shared by the tests: a toy network, toy data, a few modes."""
+"""Small problems shared by the tests: a toy network, toy data, a few modes; short ways to train them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, ResNetSpec, resnet
-from modebridge.training import TrainConfig
+from modebridge.nets import ResNet, ResNetSpec
+from modebridge.objectives import StudentPlan
+from modebridge.training import TrainConfig, fit_many, fit_modes
+from modebridge.training.config import DEFAULT
+from modebridge.training.fit import fresh_mode
 
 TINY = ResNetSpec(
     image=(1, 8, 8),
@@ -71,4 +78,26 @@ class Vectors(nn.Module):
         return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
-__all__ = ["EXACT", "TINY", "Vectors", "blobs", "loader", "modes", "quick", "resnet", "tiny_net"]
+def fit_mode(net, train, config=DEFAULT, **options: Any) -> Mode:
+    return fit_modes([net], [train], config, **options)[0]
+
+
+def fit_bridges(
+    net, bridges: Mapping[str, Bridge], train, config=DEFAULT, *, mixup=None, cutmix=None, valid=None
+) -> dict[str, Bridge]:
+    return fit_many(net, bridges, train, replace(config, mixup=mixup, cutmix=cutmix), valid=valid)
+
+
+def plan_student(net, teachers, *, start=None, seed=0, **options: Any) -> StudentPlan:
+    return StudentPlan(net, start or fresh_mode(net, seed), tuple(teachers), **options)
+
+
+def on_threads(job, count=1) -> list[Any]:
+    """The results of a job on several threads at once, with one core each as in a run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            return [future.result() for future in [pool.submit(job) for _ in range(count)]]
+    finally:
+        torch.set_num_threads(before)

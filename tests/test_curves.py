@@ -21,8 +21,7 @@ from modebridge.modes import Mode
 from modebridge.nets import initialise, run
 from modebridge.objectives import CurveObjective
 from modebridge.training import Task, fit_curve, train
-from tests.plans import on_threads
-from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, Vectors, blobs, loader, modes, on_threads, quick, tiny_net
 
 PINS = (0, 1, 2, 5)
 POSITIONS = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]

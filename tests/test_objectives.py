@@ -28,8 +28,7 @@ from modebridge.matching import kl_divergence, mixed, mixed_labels
 from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.training import fit_bridge
-from tests.plans import fit_bridges
-from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, fit_bridges, loader, modes, quick, tiny_net
 
 
 def test_kl_against_torch_and_zero_targets():

@@ -12,8 +12,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.alignment.renumbering import METHODS, Odd, pair, renumbered, seeded
 from tests.networks import NETWORKS, made
-from tests.plans import fit_mode
-from tests.scenarios import loader, quick
+from tests.scenarios import fit_mode, loader, quick
 
 ALIKE = (*NETWORKS, "torchvision densenet", "as VGG", "Hugging Face style", "ours, filter response norm")
 PLANTED = [(name, by) for name in ALIKE for by in METHODS]

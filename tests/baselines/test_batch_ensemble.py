@@ -14,7 +14,7 @@ from modebridge.baselines.baseline import replaced
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SameConv2d, resnet
 from modebridge.training import TrainConfig
-from tests.plans import fit_mode
+from tests.scenarios import fit_mode
 
 
 def seeded(seed=0):

@@ -10,8 +10,7 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped
-from tests.plans import fit_bridges
-from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, fit_bridges, loader, modes, quick, tiny_net
 
 
 @pytest.fixture(scope="module", params=["frn", "bn"])

@@ -11,7 +11,7 @@ import modebridge as mb
 from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
 from tests.networks import NETWORKS, HuggingFaceStyle, made
-from tests.plans import fit_mode
+from tests.scenarios import fit_mode
 
 QUICK = mb.TrainConfig(epochs=1, lr=0.01, warmup=1, keep="last")
 

@@ -18,8 +18,7 @@ from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import curve_profile, predict
 from modebridge.training import fit_curve
-from tests.plans import fit_bridges, fit_mode
-from tests.scenarios import quick
+from tests.scenarios import fit_bridges, fit_mode, quick
 
 
 class Net(nn.Module):

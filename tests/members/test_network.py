@@ -14,9 +14,8 @@ from modebridge.members.network import AlignedMode, weights_of
 from modebridge.recipes import StageConfig, find_recipe
 from modebridge.training import TrainConfig
 from tests.members.one_run import SEED, finished
-from tests.plans import fit_mode
 from tests.runs.small import tiny
-from tests.scenarios import EXACT, loader, tiny_net
+from tests.scenarios import EXACT, fit_mode, loader, tiny_net
 
 
 def swa(epochs: int, weight_decay: float = 0.0) -> TrainConfig:

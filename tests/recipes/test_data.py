@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import DataConfig, DataFacts, Recipe, RunData, changed, check_recipe, facts_of, find_recipe
 from modebridge.recipes.network import network_of
-from tests.plans import fit_mode
+from tests.scenarios import fit_mode
 
 CODE = """
 import torch
@@ -92,7 +92,7 @@ def test_facts_of_a_named_set_are_those_of_its_images(settings: list[str]) -> No
     recipe = changed(find_recipe("digits"), settings)
     facts = RunData(recipe).facts
     assert facts == facts_of(recipe)
-    assert DataFacts.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
+    assert DataFacts.from_dict(json.loads(json.dumps(asdict(facts)))) == facts
 
 
 def test_images_of_imagenet_have_the_networks_size_or_the_recipes() -> None:

@@ -19,8 +19,8 @@ from modebridge.recipes import find_recipe
 from modebridge.report import closed_gap
 from modebridge.runs import Local, Run, RunFolder, begin, ensemble_of, run_recipe, write_page
 from modebridge.scoring import evaluate
-from tests.plans import fit_bridges, fit_mode
 from tests.runs.small import finished, small, tiny
+from tests.scenarios import fit_bridges, fit_mode
 
 RECORDED = json.loads((Path(__file__).parents[1] / "references" / "tiny_run.json").read_text())
 

@@ -10,8 +10,7 @@ import torch
 
 from modebridge.training import Checkpoints, Engine, fit_bridge, fit_curve
 from modebridge.training.processes import leave
-from tests.plans import fit_mode
-from tests.scenarios import EXACT, loader, quick, tiny_net
+from tests.scenarios import EXACT, fit_mode, loader, quick, tiny_net
 
 # In float64, where nothing but the sharing could differ: in float32 rounding grows from step to step.
 STEPS = {"n": 24, "batch_size": 6, "dtype": EXACT}

@@ -14,8 +14,7 @@ from modebridge.modes import Mode
 from modebridge.nets import run
 from modebridge.training import Engine, fit_bridge
 from modebridge.training.bridging import training_accuracy
-from tests.plans import fit_bridges
-from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import Vectors, blobs, fit_bridges, loader, modes, quick, tiny_net
 
 ONE_EPOCH = quick(1)
 

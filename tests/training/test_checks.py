@@ -16,8 +16,7 @@ from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.training import TrainConfig, fit_bridge, fit_curve
-from tests.plans import fit_mode
-from tests.scenarios import loader, modes, quick, tiny_net
+from tests.scenarios import fit_mode, loader, modes, quick, tiny_net
 
 
 @pytest.mark.parametrize(

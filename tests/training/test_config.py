@@ -9,8 +9,7 @@ import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.training import Checkpoints, Engine, TrainConfig
-from tests.plans import fit_mode
-from tests.scenarios import loader, quick, tiny_net
+from tests.scenarios import fit_mode, loader, quick, tiny_net
 
 
 def test_schedule_of_the_facts():

@@ -18,8 +18,7 @@ from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, 
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import BridgeObjective, StudentObjective
 from modebridge.training import fit_curve, fit_modes, fit_students
-from tests.plans import fit_bridges, fit_mode, plan_student
-from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, fit_bridges, fit_mode, loader, modes, plan_student, quick, tiny_net
 
 
 class Scaled(nn.Module):

@@ -15,8 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import ModeObjective
 from modebridge.training import Checkpoints, Epoch, Task, TensorBoard, TrainConfig, fit_curves, fit_modes, train
-from tests.plans import fit_mode
-from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, fit_mode, loader, modes, quick, tiny_net
 
 
 @pytest.mark.parametrize("norm", ["frn", "bn"])

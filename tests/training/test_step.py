@@ -12,8 +12,7 @@ from modebridge.curves import start_curve
 from modebridge.objectives import CurveObjective
 from modebridge.training import Checkpoints, Engine, TrainConfig, fit_modes
 from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
-from tests.plans import fit_mode, on_threads
-from tests.scenarios import EXACT, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, fit_mode, loader, modes, on_threads, quick, tiny_net
 from tests.training.test_progress import FITS, Fragile, StopError, batches, noisy, two_bridges, two_modes
 
 
