@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from typing import Literal, Self, TypeAlias
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, check_statistics, has_statistics, refresh_statistics
+from modebridge.modes import Mode, Saved, check_modes, check_statistics, has_statistics, refresh_statistics
 from modebridge.nets import fresh_weights
 from modebridge.types import Batches, Params
 
@@ -43,7 +42,7 @@ def bernstein(degree: int, r: Position) -> list[Position]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Curve:
+class Curve(Saved):
     r"""A Bezier curve between two modes; with one pin it is the paper's, and the ends are never changed.
 
     .. math:: \theta(r) = (1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j
@@ -177,12 +176,6 @@ class Curve:
                 "call curve = curve.with_statistics(net, r, train) first."
             )
         return replace(self.start, params=self.settled(r))
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the curve as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
-        from modebridge.files import save
-
-        save(self, path)
 
 
 def start_curve(

@@ -22,8 +22,18 @@ from modebridge.nets.quirks import check_weights
 from modebridge.types import Batches, Params
 
 
+class Saved:
+    """What `modebridge.load` can read again."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)
+
+
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(Saved):
     """One point in parameter space, with the running statistics that belong to it.
 
     Args:
@@ -96,12 +106,6 @@ class Mode:
         # Not strict: a mode has only the first name of a tied tensor; `check` has verified all others.
         filled.load_state_dict(self.state, strict=False)
         return filled
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the mode as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
-        from modebridge.files import save
-
-        save(self, path)
 
     def check(self, net: nn.Module) -> None:
         """Raise an error if names, shapes or other state of this mode do not match the network."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import Literal, TypeAlias
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.modes import Mode, check_modes
+from modebridge.modes import Mode, Saved, check_modes
 from modebridge.nets import frozen_copy
 from modebridge.nets.flops import counting
 
@@ -144,7 +143,7 @@ def _one_target(target: object, modes: Curve | Mode | Sequence[Mode]) -> Target:
     return target
 
 
-class Bridge(nn.Module):
+class Bridge(nn.Module, Saved):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
     An untrained bridge also has the target that it will learn and the modes that it reads.
@@ -187,12 +186,6 @@ class Bridge(nn.Module):
         self.share, self.flops, self.classes = share, flops, classes
         self.modes: tuple[Mode, ...] = () if target is None else tuple(reads)
         self._base = trees.size(reads[0].params)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the bridge as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
-        from modebridge.files import save
-
-        save(self, path)
 
     @property
     def kind(self) -> Kind:

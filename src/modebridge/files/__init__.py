@@ -2,11 +2,10 @@
 
 from modebridge.files.checkpoints import load_checkpoint, load_checkpoints
 from modebridge.files.folder import copy_folder, load, push, read_folder, save
-from modebridge.files.hub import CARD, Card, check_repo, download, upload
+from modebridge.files.hub import Card, check_repo, download, upload
 from modebridge.files.rebuilding import describe, full_name, library_factory
 
 __all__ = [
-    "CARD",
     "Card",
     "check_repo",
     "copy_folder",

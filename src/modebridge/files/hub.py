@@ -51,16 +51,15 @@ class Card:
 
     def text(self, place: str, kind: str, described: str, *, needs_net: bool = False) -> str:
         """The text of README.md for an object that is loaded from `place`, perhaps with a network that users pass."""
-        hub, title, data = _library("a model card"), place.rsplit("/", 1)[-1], self.data or "unnamed"
+        hub, title = _library("a model card"), place.rsplit("/", 1)[-1]
+        tested_on = {
+            "task_type": self.task or "other",
+            "dataset_type": self.datasets[0] if self.datasets else "other",
+            "dataset_name": self.data or "unnamed",
+            "dataset_split": "test",
+        }
         results = [
-            hub.EvalResult(
-                task_type=self.task or "other",
-                dataset_type=self.datasets[0] if self.datasets else re.sub(r"\W+", "-", data.lower()).strip("-"),
-                dataset_name=data,
-                dataset_split="test",
-                metric_type=name,
-                metric_value=value,
-            )
+            hub.EvalResult(**tested_on, metric_type=name, metric_value=value)
             for name, value in self.metrics.items()
             if math.isfinite(value)
         ]
@@ -74,14 +73,14 @@ class Card:
             eval_results=results or None,
         )
         code = f"{kind} = mb.load({json.dumps(place)}{', net=net' if needs_net else ''})"
-        loading = f"```python\nimport modebridge as mb\n\n{code}\n```\n\n`pip install 'modebridge[hub]'` installs it."
-        if needs_net:
-            loading += " `net` is a module of the architecture that was saved: only its weights are stored here."
+        own = "`net` is a module of the architecture that was saved: only its weights are stored here.\n\n" * needs_net
         rights = f"The weights are under `{self.license}`." if self.license else "No license was given for the weights."
-        sections = {**self.sections, "Load it": loading, "License": f"{rights} modebridge itself is Apache-2.0."}
         parts = [f"# {title}", self.about, described, f"The method: {PAPER}."]
-        parts += [f"## {heading}\n\n{text.strip()}" for heading, text in sections.items()]
-        return f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(part.strip() for part in parts if part) + "\n"
+        parts += [f"## {heading}\n\n{text.strip()}" for heading, text in self.sections.items()]
+        parts += [
+            f"```python\n# pip install 'modebridge[hub]'\nimport modebridge as mb\n\n{code}\n```\n\n{own}{rights}"
+        ]
+        return f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
 def local(path: Place) -> Path:

@@ -28,7 +28,7 @@ from modebridge.members.member import (
     register,
     row_plans,
 )
-from modebridge.members.network import BASES, ModeMember, SwaMember
+from modebridge.members.network import ModeMember, SwaMember
 from modebridge.members.setting import Setting
 from modebridge.members.student import StudentMember
 
@@ -39,7 +39,6 @@ for _kind in _KINDS:
 METHODS["distilled"] = StudentMember
 
 __all__ = [
-    "BASES",
     "KINDS",
     "METHODS",
     "ArtefactData",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -49,13 +49,9 @@ class DataFacts:
     class_names: tuple[str, ...]  # their numbers if unknown
     counts: Mapping[str, int]  # images by split
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, for a file."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
-        """From the output of `to_dict`, also after a round trip through JSON."""
+        """From the output of `asdict`, also after a round trip through JSON."""
         image = None if record["image"] is None else tuple(record["image"])
         return cls(record["classes"], image, tuple(record["class_names"]), record["counts"])
 

@@ -36,21 +36,15 @@ def recipe_in(folder: RunFolder) -> tuple[Recipe, int] | None:
     """The recipe and seed in a folder's recipe.toml, which users may edit; None if there is none."""
     file = folder.path / RECIPE
     try:
-        text = file.read_text(encoding="utf-8")
+        recipe, seed = from_toml(file.read_bytes(), str(file))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ModebridgeError(
             f"Expected '{file}' to be a file of settings, but got '{error}'; fix it, or move it away."
         ) from None
-    try:
-        recipe, seed = from_toml(text, str(file))
-        if recipe.members_file:
-            load_file(Path(recipe.members_file))
-    except (ValueError, TypeError, RecursionError):
-        raise ModebridgeError(
-            f"Expected '{file}' to be the settings of a recipe in TOML, but it is not; fix it."
-        ) from None
+    if recipe.members_file:
+        load_file(Path(recipe.members_file))
     return recipe, seed
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,7 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
     run = Run(recipe, folder=folder, **options)
     if folder is not None:
         if folder.writes:
-            folder.write_record(DATA, run.setting.data.facts.to_dict())
+            folder.write_record(DATA, asdict(run.setting.data.facts))
         run.make(everything_in(recipe))
     run.rows  # noqa: B018 - makes and scores the members
     return run
