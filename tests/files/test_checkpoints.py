@@ -7,6 +7,7 @@ import argparse
 import pytest
 import safetensors.torch
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from timm.utils import CheckpointSaver, ModelEmaV3
 from torch import nn
@@ -22,7 +23,6 @@ from modebridge.files.checkpoint_search import find_places
 from modebridge.files.checkpoints import load_checkpoint, load_checkpoints, weight_files
 from modebridge.modes import Mode
 from tests.scenarios import Vectors, blobs, tiny_net
-from tests.their_trainer import pairs, quiet, trainer
 
 NET = tiny_net(0, "bn")
 UNCHANGED = Mode.from_module(NET).id
@@ -208,6 +208,13 @@ def test_buffers_that_are_not_kept_may_be_in_the_file():
 
 # Written by the trainers of Lightning and torch-uncertainty.
 
+SILENT = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+# Notices that Lightning gives on itself: of a logger that is not there, of workers, of torch's trees.
+quiet = pytest.mark.filterwarnings(
+    "ignore:You called .self.log", "ignore:.*does not have many workers", "ignore:.*LeafSpec"
+)
+
 
 def train(model, path, *, callbacks=(), members=1):
     """One epoch with the library's own routine and trainer; the checkpoint is theirs."""
@@ -219,8 +226,8 @@ def train(model, path, *, callbacks=(), members=1):
         format_batch_fn=RepeatTarget(members) if members > 1 else None,
         optim_recipe=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
     )
-    data = DataLoader(pairs(blobs(24)), batch_size=8)
-    worker = trainer(path.parent, callbacks)
+    data = DataLoader(list(zip(blobs(24).images, blobs(24).labels, strict=True)), batch_size=8)
+    worker = Trainer(max_epochs=1, accelerator="cpu", callbacks=list(callbacks), default_root_dir=path.parent, **SILENT)
     worker.fit(routine, data, data)
     worker.save_checkpoint(path)
 

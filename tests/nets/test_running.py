@@ -60,19 +60,6 @@ def test_ambiguous_and_unused_taps():
         Tapped(net, ["spare"])(torch.rand(1, 4))
 
 
-def test_a_tap_that_returns_several_gives_the_first():
-    class Pair(nn.Module):
-        def forward(self, x):
-            return x, x + 1
-
-    class First(nn.Sequential):
-        def forward(self, x):
-            return self[1](self[0](x)[0])
-
-    x = torch.rand(1, 2)
-    assert torch.equal(Tapped(First(Pair(), nn.Identity()), ["0"])(x)[1]["0"], x)
-
-
 @pytest.mark.parametrize("nothing", [None, (), {}, "words", (None, 1)])
 def test_a_tap_must_return_a_tensor(nothing):
     class Odd(nn.Module):

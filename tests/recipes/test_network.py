@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge import seeds
+from modebridge import seeds, trees
 from modebridge.errors import ModebridgeError
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import Recipe, changed, check_recipe, facts_of, find_recipe, from_toml, read_recipe, to_toml
@@ -66,8 +66,7 @@ def digits_with(net: object) -> Recipe:
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
-    state, others = one.state_dict(), other.state_dict()
-    return state.keys() == others.keys() and all(torch.equal(state[name], others[name]) for name in state)
+    return trees.fingerprint(one.state_dict()) == trees.fingerprint(other.state_dict())
 
 
 def built(network: Network, seed: int) -> nn.Module:

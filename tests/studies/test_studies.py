@@ -147,11 +147,6 @@ class Answering:
         return LogitTable(valid=tables, test=tables, valid_labels=labels, test_labels=labels, costs=costs)
 
 
-def test_an_unknown_study_is_refused() -> None:
-    with pytest.raises(ModebridgeError, match="did you mean type"):
-        run_study("type", Run(small()))
-
-
 def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
     part = run_study("swa", Answering(find_recipe("tin200")))  # type: ignore[arg-type]

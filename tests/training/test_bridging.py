@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from modebridge import trees
 from modebridge.bridges import Bridge, body_within, label_target, mode_target, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
@@ -24,8 +25,7 @@ def blocks_of(bridge: Bridge):
 
 
 def same(ours: Bridge, theirs: Bridge) -> bool:
-    pairs = zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True)
-    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+    return trees.fingerprint(ours.state_dict()) == trees.fingerprint(theirs.state_dict())
 
 
 def learnt(net, mode: Mode, wrong: int = 0) -> Loader:

@@ -39,11 +39,7 @@ from tests.scenarios import fit_mode, loader, modes, quick, tiny_net
     ],
 )
 def test_bad_data_is_refused_before_training(data, message):
-    began: list[object] = []
-    for fit in every_fit(data, quick(callbacks=(began.append,))):
-        with pytest.raises(ModebridgeError, match=message):
-            fit()
-    assert not began
+    refused(message, data)
 
 
 def every_fit(data, config, **options):
@@ -53,6 +49,14 @@ def every_fit(data, config, **options):
         lambda: fit_curve(net, a, b, data, config=config, **options),
         lambda: fit_bridge(net, start_curve(net, a, b), data, target="labels", config=config, **options),
     )
+
+
+def refused(message, data, keep="last", **options):
+    began: list[object] = []
+    for fit in every_fit(data, replace(quick(callbacks=(began.append,)), keep=keep), **options):
+        with pytest.raises(ModebridgeError, match=message):
+            fit()
+    assert not began
 
 
 @pytest.mark.parametrize(
@@ -67,12 +71,8 @@ def every_fit(data, config, **options):
 def test_bad_data_in_a_later_batch_is_the_same_sentence(spoil, message):
     """In a list it is found before training, in a loader when it is drawn."""
     good = next(iter(loader()))
-    for data in ([good, spoil(*good)], DataLoader([good, spoil(*good)], batch_size=None)):
-        began: list[object] = []
-        for fit in every_fit(data, quick(callbacks=(began.append,))):
-            with pytest.raises(ModebridgeError, match=message):
-                fit()
-        assert not began
+    refused(message, [good, spoil(*good)])
+    refused(message, DataLoader([good, spoil(*good)], batch_size=None))
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,7 @@ def test_bad_data_in_a_later_batch_is_the_same_sentence(spoil, message):
     ],
 )
 def test_bad_validation_data_is_refused_before_training(valid, message):
-    began: list[object] = []
-    for fit in every_fit(loader(), replace(quick(callbacks=(began.append,)), keep="best"), valid=valid):
-        with pytest.raises(ModebridgeError, match=message):
-            fit()
-    assert not began
+    refused(message, loader(), keep="best", valid=valid)
 
 
 def test_labels_of_any_whole_type_will_do():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import modebridge as mb
-from modebridge import seeds
+from modebridge import seeds, trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
@@ -46,7 +46,7 @@ def batches(seed: int = 0) -> list[tuple[Tensor, Tensor]]:
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return trees.fingerprint(a) == trees.fingerprint(b)
 
 
 OPTIONS = [{"scale": 1.0}, {"scale": 3.0}, {"scale": 1.0, "shift": 0.5}]

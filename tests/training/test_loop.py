@@ -18,12 +18,13 @@ from modebridge.training import Checkpoints, Epoch, Task, TensorBoard, TrainConf
 from tests.scenarios import EXACT, blobs, fit_mode, loader, modes, quick, tiny_net
 
 
-@pytest.mark.parametrize("norm", ["frn", "bn"])
-def test_the_loop_is_plain_sgd(norm):
-    config = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-2, warmup=2, keep="last")
+@pytest.mark.parametrize(("norm", "nesterov"), [("frn", "no"), ("bn", "no"), ("frn", "standard")])
+def test_the_loop_is_plain_sgd(norm, nesterov):
+    config = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-2, warmup=2, keep="last", nesterov=nesterov)
     got = fit_mode(tiny_net(0, norm, EXACT), loader(20, 8, dtype=EXACT), config=config)
     net = tiny_net(0, norm, EXACT).train()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+    options = {"momentum": 0.9, "weight_decay": 1e-2, "nesterov": nesterov == "standard"}
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, **options)
     data = loader(20, 8, dtype=EXACT)
     for epoch in range(3):
         optimiser.param_groups[0]["lr"] = 0.05 * config.factor(epoch)

@@ -16,21 +16,6 @@ from tests.scenarios import EXACT, fit_mode, loader, modes, on_threads, quick, t
 from tests.training.test_progress import FITS, Fragile, StopError, batches, noisy, two_bridges, two_modes
 
 
-@pytest.mark.parametrize("nesterov", ["no", "standard"])
-def test_update_is_that_of_torch(nesterov):
-    torch.manual_seed(0)
-    config = TrainConfig(epochs=1, weight_decay=0.1, nesterov=nesterov)
-    mine, momentum = torch.randn(100, dtype=EXACT), torch.zeros(100, dtype=EXACT)
-    theirs = mine.clone().requires_grad_()
-    optimiser = torch.optim.SGD([theirs], lr=0.3, momentum=0.9, weight_decay=0.1, nesterov=nesterov == "standard")
-    for _ in range(4):
-        gradient = torch.randn(100, dtype=EXACT)
-        sgd_(mine, momentum, gradient, 0.3, config)
-        theirs.grad = gradient
-        optimiser.step()
-    torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-12)
-
-
 def test_the_authors_nesterov_steps_along_gradient_plus_buffer():
     flat, momentum = torch.tensor([1.0]), torch.tensor([2.0])
     sgd_(flat, momentum, torch.tensor([0.5]), 0.1, TrainConfig(epochs=1, nesterov="authors"))
