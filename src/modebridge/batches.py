@@ -26,23 +26,13 @@ class Mapped:
     Args:
         batches: any loader.
         function: makes a batch of what the loader yields, or returns None to skip it.
-        most: maximum number of images per pass; None for all.
     """
 
-    def __init__(self, batches: Batches, function: Callable[[Batch], Batch | None], most: int | None = None) -> None:
-        self._batches, self._function, self._most = batches, function, most
+    def __init__(self, batches: Batches, function: Callable[[Batch], Batch | None]) -> None:
+        self._batches, self._function = batches, function
 
     def __iter__(self) -> Iterator[Batch]:
-        left = self._most
-        for batch in map(self._function, self._batches):
-            if batch is None:
-                continue
-            if left is not None:
-                batch = rows_of(batch, slice(0, left))
-                left -= len(batch[1])
-            yield batch
-            if left == 0:
-                return
+        return (batch for batch in map(self._function, self._batches) if batch is not None)
 
     def set_epoch(self, epoch: int) -> None:
         go_to_epoch(self._batches, epoch)

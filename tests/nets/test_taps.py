@@ -277,10 +277,9 @@ def test_convolutions_along_one_axis_give_sequences_not_tokens():
     assert next(tap.shape for tap in taps if tap.name == "stem") == (4, 12)
 
 
-@pytest.mark.parametrize("length", [16, 20])
-def test_tokens_and_sequences_in_one_network(length):
-    """By the layer that made or takes a feature; at length 16 there are as many places as channels."""
-    layouts = {tap.name: tap.layout for tap in find_taps(Hybrid(), torch.rand(1, 1, length)).taps}
+def test_tokens_and_sequences_in_one_network():
+    """By the layers that make or take features of such a shape."""
+    layouts = {tap.name: tap.layout for tap in find_taps(Hybrid(), torch.rand(1, 1, 20)).taps}
     assert {name for name, layout in layouts.items() if layout == "sequence"} == {"conv", "back", "last", "act"}
     assert {layouts[name] for name in ("turn", "drop", "mix", "mix.linear1", "mix.norm2")} == {"tokens"}
 

@@ -179,7 +179,8 @@ def body_like(
     counts of the paper's CIFAR-100 rows with 32 to 128 channels.
     """
     last_blocks_tap(spec)
-    before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
+    blocks = list(spec.blocks())
+    before, last = blocks[:-LAST_BLOCKS], blocks[-LAST_BLOCKS:]
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
     block = spec.block_type()

@@ -72,8 +72,6 @@ def build(description: Mapping[str, Any], state: Params) -> nn.Module:
     """
     make = _library_network(description["name"]) if "name" in description else partial(_build, description)
     try:
-        if _layers(description) > len(state):  # our networks list their layers before they build the first
-            raise ValueError(f"{_layers(description)} layers with {len(state)} tensors")
         with suppress(RuntimeError), torch.device("meta"), _no_larger_than(state):
             make()  # some networks look at values, which this device does not have
         with seeds.borrowed(0), _no_larger_than(state):
@@ -194,13 +192,6 @@ def _build(value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     cls = CLASSES[value["class"]]
     return cls(**{name: _build(inner) for name, inner in value["arguments"].items()}) if "arguments" in value else cls
-
-
-def _layers(description: Mapping[str, Any]) -> int:
-    """The number of layers that a description of our own classes asks for: a few bytes could ask for millions."""
-    arguments = description.get("arguments", {})
-    inner = sum(_layers(value) for value in arguments.values() if isinstance(value, dict))
-    return inner + int(sum(arguments.get("stages", ())))
 
 
 def _timm_name(net: nn.Module) -> dict[str, Any] | None:

@@ -115,9 +115,6 @@ ON_SEQUENCES = (
 )
 """Layers whose input and output with three axes are (B, C, L)."""
 
-ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-"""Layers whose output with three axes is (B, T, C)."""
-
 
 @dataclass
 class CallRecord:
@@ -142,14 +139,9 @@ class ForwardTrace:
     seen: dict[str, CallRecord] = field(default_factory=dict)
     logits: Tensor | None = None
     flops: float = 0.0
-    # Shapes of maps read by a layer with channels on the first axis, and on the last.
+    # Shapes of features at layers with channels on the first axis, and on the last.
     first: set[Shape] = field(default_factory=set)
     last: set[Shape] = field(default_factory=set)
-    # Whether a tensor with three axes is (B, C, L), by its id: known from a layer that made or read it, or guessed
-    # (activations from their input, sums from their last summand). The tensors are kept alive: ids stay unique.
-    sequences: dict[int, bool] = field(default_factory=dict)
-    likely: dict[int, bool] = field(default_factory=dict)
-    kept: list[Tensor] = field(default_factory=list)
 
     def is_logits(self, tensor: Tensor) -> bool:
         """Whether a tensor is the logits, or the logits are a view of it."""
@@ -164,10 +156,6 @@ class ForwardTrace:
         height, width, channels = shape
         return height == width != channels
 
-    def is_sequence(self, tensor: Tensor) -> bool:
-        """Whether a tensor with three axes is (B, C, L), as for 1d convolutions, and not (B, T, C)."""
-        return self.sequences.get(id(tensor), self.likely.get(id(tensor), False))
-
 
 def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrace:
     """Run `net` once with a temporary hook on every submodule; counting FLOPs takes longer."""
@@ -175,12 +163,11 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrac
 
     def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
-            _axes(module, args, watched)
             try:
                 feature = feature_of(output, name)
             except ModebridgeError:
                 feature = None
-            _sequences(module, args, feature, watched)
+            _axes(module, args, feature, watched)
             before = watched.seen.pop(name, None)  # popped to keep the order of last calls
             watched.seen[name] = CallRecord(
                 feature,
@@ -206,34 +193,17 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrac
     return watched
 
 
-def _axes(module: nn.Module, args: tuple[Any, ...], watched: ForwardTrace) -> None:
-    """Record the channel axis of a map, for layers that define it."""
-    if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
-        return
-    shape = tuple(args[0].shape[1:])
-    if isinstance(module, ON_MAPS):
+def _axes(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: ForwardTrace) -> None:
+    """Record the channel axis of features, for layers that define it."""
+    given = args[0] if args and isinstance(args[0], Tensor) else torch.empty(0)
+    shape = tuple(given.shape[1:])
+    if len(shape) == 3 and isinstance(module, ON_MAPS):
         watched.first.add(shape)
-    elif isinstance(module, nn.Linear) or (
+    elif len(shape) == 3 and (
+        isinstance(module, nn.Linear)
         # timm's LayerNorm2d is a subclass, but normalizes the first axis.
-        isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
+        or (isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1])
     ):
         watched.last.add(shape)
-
-
-def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: ForwardTrace) -> None:
-    """Record whether tensors with three axes are (B, C, L), for layers that make or read one and define it."""
-    inputs = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
-    if inputs and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
-        watched.sequences.setdefault(id(inputs[0]), isinstance(module, ON_SEQUENCES))
-        watched.kept.append(inputs[0])
-    if output is None or output.dim() != 3:
-        return
-    watched.kept.append(output)
-    if isinstance(module, ON_SEQUENCES + ON_TOKENS):
-        # The layer that made it takes precedence over one that reads it: a linear layer may mix sequence positions.
-        watched.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
-    elif id(output) not in watched.sequences:
-        known = watched.sequences | watched.likely
-        candidates = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
-        if candidates:
-            watched.likely[id(output)] = known[id(candidates[0])]
+    if isinstance(module, ON_SEQUENCES):
+        watched.first |= {tuple(one.shape[1:]) for one in (given, output) if one is not None and one.dim() == 3}

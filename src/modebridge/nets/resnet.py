@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -68,13 +69,13 @@ class ResNetSpec:
         """The class of the blocks."""
         return BottleneckBlock if self.block == "bottleneck" else BasicBlock
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """(planes, stride) of every block, first to last."""
-        return [
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """(planes, stride) of every block, first to last; one by one, since a hostile file may ask for millions."""
+        return (
             (width, 2 if stage > 0 and k == 0 else 1)
             for stage, (count, width) in enumerate(zip(self.stages, self.widths, strict=True))
             for k in range(count)
-        ]
+        )
 
 
 class ResNet(nn.Module):

@@ -231,7 +231,7 @@ def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
     if output.dim() == 4:
         return "map, channels last" if watched.channels_last(tuple(output.shape[1:])) else "map"
     if output.dim() == 3:
-        return "sequence" if watched.is_sequence(output) else "tokens"
+        return "sequence" if tuple(output.shape[1:]) in watched.first else "tokens"
     return "vector"
 
 

@@ -145,7 +145,7 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
         )
     if spec is not None:
         last_blocks_tap(spec)
-        narrowest = min(planes for planes, _ in spec.blocks()[-3:])
+        narrowest = min(planes for planes, _ in list(spec.blocks())[-3:])
         if recipe.width_divisor > narrowest:
             raise ModebridgeError(
                 f"Expected width_divisor to be at most {narrowest}, the narrowest width that it divides, but got "
