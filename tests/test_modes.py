@@ -196,23 +196,6 @@ def test_a_layer_that_runs_twice_averages_both():
     )
 
 
-@pytest.mark.parametrize("name", [pytest.param("torchvision resnet18", marks=pytest.mark.slow), "plain module"])
-def test_the_ends_keep_their_own_statistics(name):
-    net, train = made(name), pairs()
-    modes = [mb.Mode.from_module(made(name, seed)) for seed in (0, 1)]
-    curve = mb.fit_curve(net, modes[0], modes[1], train, config=QUICK)
-    for r, mode in ((0.0, modes[0]), (1.0, modes[1])):
-        assert all(torch.equal(curve.point(r)[key], mode.params[key]) for key in mode.params)
-        assert curve.at(r).id == mode.id
-        assert curve.with_statistics(net, r, train).at(r).id == mode.id
-        x = train[0][0]
-        assert torch.equal(curve.at(r).load(net)(x), mode.load(net)(x))
-    curve.at(0.5)  # known after training
-    # Estimated once a point.
-    known = curve.with_statistics(net, 0.3, train)
-    assert known.with_statistics(net, 0.3, []).statistics[0.3] is known.statistics[0.3]
-
-
 class Tracked(nn.BatchNorm1d):
     """Batch norm with another buffer than its statistics."""
 

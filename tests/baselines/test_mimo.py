@@ -80,21 +80,29 @@ def test_the_papers_network_costs_twice_what_is_printed():
     assert 3.92 <= module_cost(mimo, image).flops / module_cost(base, image).flops <= 3.94
 
 
-@pytest.mark.parametrize("net", [nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), nn.Sequential(nn.Conv2d(3, 4, 1))])
-def test_what_cannot_be_one_is_refused(net):
-    example = torch.rand(2, 3) if isinstance(net[0], nn.Linear) else torch.rand(2, 3, 4, 4)
-    with pytest.raises(ModebridgeError, match="convolution on images and ends with a linear layer, but got"):
-        Mimo(net, 2, example=example)
+class Twice(nn.Module):
+    """Reads its images twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(3, 2, 3), nn.Conv2d(3, 2, 3), nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.head((self.one(x) + self.two(x)).mean((2, 3)))
 
 
-def test_a_network_that_reads_its_images_twice_is_refused():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two, self.head = nn.Conv2d(1, 2, 3), nn.Conv2d(1, 2, 3), nn.Linear(2, 3)
-
-        def forward(self, x):
-            return self.head((self.one(x) + self.two(x)).mean((2, 3)))
-
-    with pytest.raises(ModebridgeError, match="to run as MIMO on an example"):
-        Mimo(Twice(), 2, example=torch.rand(2, 1, 4, 4))
+@pytest.mark.parametrize(
+    ("net", "shape", "message"),
+    [
+        (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), (2, 3), "convolution on images and ends with a linear layer"),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1)),
+            (2, 3, 4, 4),
+            "convolution on images and ends with a linear layer, but got",
+        ),
+        (Twice(), (2, 3, 4, 4), "to run as MIMO on an example"),
+    ],
+)
+def test_what_cannot_be_one_is_refused(net, shape, message):
+    with pytest.raises(ModebridgeError, match=message):
+        Mimo(net, 2, example=torch.rand(shape))

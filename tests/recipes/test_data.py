@@ -12,12 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-import modebridge as mb
 from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import DataConfig, DataFacts, Recipe, RunData, changed, check_recipe, facts_of, find_recipe
 from modebridge.recipes.network import network_of
-from tests.scenarios import fit_mode
 
 CODE = """
 import torch
@@ -153,21 +151,14 @@ def test_two_networks_do_not_share_the_iterator_of_persistent_workers(mine: Path
         assert torch.equal(images, others)
 
 
-def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
+def test_inputs_by_name_and_a_users_network(mine: Path) -> None:
     recipe = recipe_on(f"{mine}:dicts", f"{mine}:Two")
     data = RunData(recipe)
     assert data.image(0) is None
     assert data.facts.image is None
     check_recipe(recipe, data)
-    network, once = network_of(recipe, data.facts), mb.TrainConfig(epochs=1)
-    net, *fresh = (network.build(torch.Generator().manual_seed(k)) for k in range(3))
-    modes = [fit_mode(drawn, data.train("mode", k), config=once) for k, drawn in enumerate(fresh)]
-    curve = mb.fit_curve(net, modes[0], modes[1], data.train("curve", 0, 1), config=once)
-    bridge = mb.fit_bridge(net, curve, data.train("bridges", bridges=True), config=once)
-    ensemble = mb.Ensemble(net, modes[:1], [bridge]).calibrate(data.valid())
-    assert 0 <= mb.evaluate(ensemble, data.test()).accuracy <= 1
-    with torch.no_grad():
-        assert torch.cat([ensemble(inputs) for inputs, _ in data.test()]).shape == (10, 4)
+    network, (inputs, _) = network_of(recipe, data.facts), next(iter(data.test()))
+    assert network.build(torch.Generator())(**inputs).shape == (10, 4)
 
 
 @pytest.mark.parametrize(

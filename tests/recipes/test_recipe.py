@@ -81,7 +81,6 @@ def test_python_is_converted_and_checked_alike() -> None:
         ({"modes": 2.5}, "modes to be an integer, but got '2.5'"),
         ({"norm": ["bn"]}, "norm to be a single value"),
         ({"data": replace(digits.data, pad=-1)}, "data.pad to be between 0 and"),
-        ({"mode": 3}, "got 'mode'; set one of mode.epochs"),
         ({"mode": digits.training("mode")}, "Recipe.*, but got 'mode.lr'; did you mean"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
@@ -172,10 +171,8 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
         (b"modes = {a = 1}", "but got 'modes.a'; did you mean modes"),
         (b"a." * 3000 + b"a = 1", "Expected a setting of a recipe in '.*', but got 'a.a'"),
         (b"modes = ", "to be TOML"),
-        (b'name = "x"\nmode = 3\n', "got 'mode'; set one of mode.epochs, mode.weight_decay"),
         (b'name = "x"\nepochs = 3\n', "but got 'epochs'"),
         (b'name = "x"\n', "lacks"),
-        (b"[mode]\nseed = 7", "but got 'mode.seed'; a run has one seed"),
         (b"def recipe(:\n", "to run, but got SyntaxError"),
         (b"def recipe():\n    return 3\n", "returns a Recipe, but got int"),
         (b"raise SystemExit(0)", "got SystemExit"),

@@ -49,7 +49,7 @@ def ensemble():
 
 def test_scores_are_those_by_hand(ensemble):
     data = batches()
-    found = evaluate(ensemble.calibrate(batches(seed=1)), data)
+    found = evaluate(ensemble.calibrate(batches(seed=1)), iter(data))  # in one pass
     images, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
     with torch.no_grad():
         plain = ensemble.members(images).mean(dim=0)
@@ -112,19 +112,6 @@ def test_intervals_and_no_temperature(ensemble):
     assert found.intervals["nll"] == pytest.approx(interval_of(means[:, 1]))
     images, labels = batches()[0]
     assert evaluate(ensemble, [(images[:1], labels[:1])], intervals=True).n == 1
-
-
-def test_every_mode_and_bridge_runs_once_a_batch(ensemble):
-    runs = []
-
-    def note(module, args, output):
-        if output.device.type != "meta":  # counting the cost runs a copy without weights
-            runs.append(len(output))
-
-    for module in [*ensemble.bases, *ensemble.bridges]:
-        module.register_forward_hook(note)
-    evaluate(ensemble, iter(batches()), intervals=True)  # an iterator: a second pass would find nothing
-    assert runs == [7] * 4 + [7] * 4 + [4] * 4
 
 
 def test_data_that_does_not_fit_is_refused(ensemble):

@@ -69,20 +69,6 @@ def test_best_keeps_the_epoch_with_the_fewest_errors():
     assert objective.result(kept).id == min(seen, key=lambda pair: pair[0])[1]
 
 
-def test_tasks_together_end_where_each_ends_alone():
-    nets = [tiny_net(s, "bn") for s in range(3)]
-    shared = fit_modes(nets, loader(), config=quick(3))
-    assert [mode.id for mode in shared] == [fit_mode(net, loader(), config=quick(3)).id for net in nets]
-    a, b, c = modes(3)
-    net = tiny_net()
-    curves = fit_curves(net, [(a, b), (b, c)], [loader(seed=s) for s in range(2)], config=quick(2))
-    (alone,) = fit_curves(net, [(b, c)], [loader(seed=1)], config=quick(2, seed=1))
-    assert trees.fingerprint(*curves[1].pins) == trees.fingerprint(*alone.pins)
-    assert curves[1].start is b
-    with pytest.raises(ModebridgeError, match="one loader for each"):
-        fit_modes(nets, [loader(), loader()])
-
-
 def test_curves_together_have_the_statistics_that_each_has_alone():
     net, (a, b, c) = tiny_net(0, "bn"), modes(3, "bn")
     scores: list[dict[str, float]] = []
@@ -96,6 +82,9 @@ def test_curves_together_have_the_statistics_that_each_has_alone():
     agreed = fit_curves(net, [(a, b), (b, c)], data, config=config, valid=valid, statistics=data[0])
     assert agreed[0].at(0.5).id == together[0].at(0.5).id
     assert agreed[1].at(0.5).id != together[1].at(0.5).id
+    assert together[1].start is b
+    with pytest.raises(ModebridgeError, match="one loader for each"):
+        fit_curves(net, [(a, b), (b, c), (a, c)], data)
 
 
 def test_a_diverging_loss_stops_the_run():
