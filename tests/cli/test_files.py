@@ -144,3 +144,18 @@ def test_the_installed_program(made, tmp_path):
     assert all(text in done.stdout for text in ("grey.png", "entropy"))
     assert done.stdout.split()[-1] == "3", "members used"
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_sets_and_answers_are_exported_and_shown(made):
+    root, file = made[0], made[0] / "rules.onnx"
+    answer = invoke("export", root / "run", file, "--members", "mode-0,mode-1", "--coverage", 0.8, "--risk", 0.9)
+    assert "Sets: coverage 0.8, fitted on" in answer.stdout, answer.output
+    assert "wrong, with 95% confidence" in " ".join(answer.stdout.split())
+    shown = invoke("predict", file, root / "images" / "grey.png")
+    assert {"set", "answered"} <= set(shown.stdout.split())
+    (record,) = lines(invoke("predict", file, root / "images" / "grey.png", "--json"))
+    assert record["class"] in record["set"]
+    assert record["answered"] == (record["probability"] >= DeployedEnsemble.load(file).meta["answers"]["threshold"])
+    for options, words in ((("--coverage", 1.5), "coverage to be between 0 and 1"), (("--risk", 1e-6), "show none")):
+        refused = invoke("export", root / "run", file, "--members", "mode-0", *options)
+        assert words in str(refused.exception), refused.output

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from modebridge.deploy import Temperatures, export
+from modebridge.deploy import Calibration, export
+from modebridge.ensembles import AnswerRule, SetRule
 from modebridge.scoring import ALL
 from tests.deploy.scenes import ensemble, images, tied
 
-FITTED = Temperatures(0.8, 1.3)
+FITTED = Calibration(0.8, 1.3, SetRule(0.9, "aps", [0.6], 99), AnswerRule(0.5, 0.1, 0.95, 0.5, 99))
 ALL_OUTPUTS = ("members", "entropy", "mutual_information")
 
 

@@ -19,13 +19,23 @@ from typer.testing import CliRunner
 
 from modebridge.bridges import Bridge, VectorBody
 from modebridge.cli.app import app
-from modebridge.deploy import DeployedEnsemble, Temperatures, export
+from modebridge.deploy import Calibration, DeployedEnsemble, export
 from modebridge.deploy.export import largest_difference, probe
-from modebridge.ensembles import Ensemble, fit_temperature
+from modebridge.ensembles import AnswerRule, Ensemble, SetRule, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from modebridge.scoring import evaluate
 from tests.deploy.conftest import ALL_OUTPUTS, FITTED
-from tests.deploy.scenes import by_hand, check_says_what_the_library_says, headed, images, middle, stirred, tied
+from tests.deploy.scenes import (
+    by_hand,
+    check_says_what_the_library_says,
+    ensemble,
+    headed,
+    images,
+    middle,
+    stirred,
+    tied,
+)
 from tests.test_modes import Scaled
 
 
@@ -43,7 +53,7 @@ def test_every_output_is_the_librarys(own, kind, count, request):
     ("suffix", "threshold"), [(".onnx", 2.0), (".onnx", None), pytest.param(".pt2", None, marks=pytest.mark.slow)]
 )
 def test_bridges_with_several_heads_and_taps(tmp_path, suffix, threshold):
-    own, fitted = headed(), Temperatures(0.9, 1.2)
+    own, fitted = headed(), Calibration(0.9, 1.2)
     options = {"valid": fitted, "threshold": threshold, "outputs": ALL_OUTPUTS, "info": {"names": "abcd"}}
     file = export(own, tmp_path / f"heads{suffix}", images(1), **options)
     check_says_what_the_library_says(file, own, images(9, seed=5), fitted)
@@ -85,7 +95,8 @@ def test_the_metadata(own, cascade, package):
         assert meta == file.meta
         assert meta["members"] == ["mode-0", "mode-1", "I-0", "I-1", "II-10"]
         assert meta["image"] == [1, 8, 8]
-        assert (meta["first_temperature"], meta["temperature"]) == FITTED
+        assert (meta["first_temperature"], meta["temperature"]) == FITTED[:2]
+        assert (SetRule(**meta["sets"]), AnswerRule(**meta["answers"])) == FITTED[2:]
         assert meta["modes"] == [Mode.from_module(base).id for base in own.bases]
         assert meta["parity"]["largest_difference"] == file.parity < 1e-5
         assert 2.0 < meta["cost"]["relative_flops"] < 3.0
@@ -99,7 +110,7 @@ def test_any_client_of_onnx_runtime_can_leave_the_threshold_out(cascade, own):
     model = onnx.load(cascade.path)
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == ["images", "threshold"]
-    assert [value.name for value in model.graph.output] == ["probabilities", *ALL_OUTPUTS, "used"]
+    assert [value.name for value in model.graph.output] == ["probabilities", *ALL_OUTPUTS, "sets", "answered", "used"]
     batch = images(4)
 
     def convolutions(**feed):
@@ -125,7 +136,7 @@ def test_a_threshold_of_its_own(tmp_path):
     own.bases[0][3].weight.data.mul_(1e8)
     threshold = middle(own, batch, 1.0)
     file = export(own, tmp_path / "a.onnx", images(2), threshold=threshold, outputs=())
-    wanted = by_hand(own, batch, Temperatures(1.0, 1.0), threshold)
+    wanted = by_hand(own, batch, Calibration(1.0, 1.0), threshold)
     assert sorted(set(wanted.used)) == [1, 2]
     np.testing.assert_array_equal(file(batch).used, wanted.used)
     np.testing.assert_allclose(file(batch).probabilities, wanted.probabilities, atol=1e-5)
@@ -169,7 +180,7 @@ def test_bad_questions_are_said(cascade):
         ({"path": "fast.pt2", "threshold": 0.5}, "a threshold .* in an .onnx file"),
         ({"threshold": float("nan")}, "a threshold of at least 0"),
         ({"valid": []}, "valid to have batches"),
-        ({"valid": Temperatures(1.0, 0.0)}, "temperatures to be positive, but got"),
+        ({"valid": Calibration(1.0, 0.0)}, "temperatures to be positive, but got"),
         ({"path": "fast.pt2", "tolerance": 0.0}, r"within 0 of the library's, but got a difference of .*, so nothing"),
     ],
 )
@@ -212,7 +223,7 @@ def test_parity_sees_one_wrong_way_to_ask(own):
 
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
     """Rounding may send any of them either way; a wrong answer is seen among them all the same."""
-    own, fitted = tied(), Temperatures(1.3, 1.0)
+    own, fitted = tied(), Calibration(1.3, 1.0)
     with torch.no_grad():
         members = own.members(images(7, seed=1))
     assert members[0].amax(-1).diff().abs().max() < 1e-6
@@ -232,7 +243,7 @@ def test_probabilities_that_are_nearly_zero(tmp_path, threshold):
     """The small constant before a logarithm must not be optimized away: without it, entropies are NaN."""
     net = nn.Linear(4, 3, bias=False)
     net.weight.data = 300 * torch.eye(3, 4)
-    file = export(alone(net), tmp_path / "a.onnx", torch.eye(4)[:3], threshold=threshold, valid=Temperatures(11, 11))
+    file = export(alone(net), tmp_path / "a.onnx", torch.eye(4)[:3], threshold=threshold, valid=Calibration(11, 11))
     assert np.isfinite(file(torch.eye(4)).entropy).all()
     floor = 1e-12 ** (1 / 11)
     wanted = np.array([1, floor, floor]) / (1 + 2 * floor)
@@ -288,3 +299,38 @@ def test_networks_of_others(tmp_path, make, tap, width):
     for name in ("a.onnx", "a.pt2"):
         file, batch = export(own, tmp_path / name, torch.rand(2, 3, 32, 32)), torch.ones(3, 3, 32, 32)
         np.testing.assert_allclose(file(batch).probabilities, own.predict_proba(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "threshold", "method"), [(".onnx", None, "aps"), (".onnx", 0.7, "raps"), (".pt2", None, "lac")]
+)
+def test_decisions_are_in_the_file(tmp_path, suffix, threshold, method):
+    own, number = ensemble(), torch.arange(150)
+    parts = images(150, seed=3), images(150, seed=4)
+    valid = [(part, own.predict(part).where(number % 4 > 0, number % 3)) for part in parts]  # some labels are wrong
+    own.calibrate(valid).conformal(valid, 0.8, method, per_class=True).abstain(valid, risk=0.5)
+    if threshold is not None:
+        with pytest.raises(ModebridgeError, match="held-out data to fit the sets and answers of a cascade"):
+            export(own, tmp_path / "fast.onnx", images(2), threshold=threshold)
+    file = export(own, tmp_path / f"fast{suffix}", images(64), threshold=threshold, valid=valid if threshold else None)
+    batch = images(40, seed=5)
+    table = torch.from_numpy(file.predict_proba(batch)).double()
+    rules = SetRule(**file.meta["sets"]), AnswerRule(**file.meta["answers"])
+    assert (rules == (own.sets, own.answers)) == (threshold is None)
+    assert np.array_equal(file.predict_sets(batch), rules[0](table))
+    assert np.array_equal(file.predict(batch), table.argmax(1).where(rules[1](table), -1))
+    record = file.records(batch)[0]
+    assert record["set"] == [str(k) for k in range(3) if file.predict_sets(batch)[0, k]]
+    assert file.predict_sets(batch[:0]).shape == (0, 3)
+    if threshold is None:
+        assert np.array_equal(file.predict_sets(batch), own.predict_sets(batch))
+        assert np.array_equal(file.predict(batch), own.predict(batch))
+    sizes = [file.predict_sets(part).sum(1).mean() for part, _ in valid]
+    assert evaluate(file, valid).set_size == pytest.approx(sum(sizes) / 2)
+
+
+def test_a_file_without_sets_says_so(tmp_path):
+    file = export(ensemble(), tmp_path / "plain.onnx", images(2))
+    with pytest.raises(ModebridgeError, match="has none; export it with --coverage"):
+        file.predict_sets(images(1))
+    assert file.predict(images(5)).min() >= 0

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from modebridge.bridges import Bridge, VectorBody
 from modebridge.cli.app import app
-from modebridge.deploy import Temperatures, export
+from modebridge.deploy import Calibration, export
 from modebridge.deploy.export import probe
 from modebridge.deploy.inputs import TooManyPixelsError, from_bytes, from_lists, from_path
 from modebridge.ensembles import Ensemble
@@ -30,7 +30,7 @@ from tests.deploy.conftest import ALL_OUTPUTS
 from tests.deploy.scenes import check_says_what_the_library_says, png
 
 LENGTH, WORDS = 6, 11
-FITTED = Temperatures(0.8, 1.2)
+FITTED = Calibration(0.8, 1.2)
 COLOR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 
 

@@ -36,7 +36,7 @@ def test_the_ensemble_says_what_was_kept(run):
     torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
     assert notes["scores"]["nll"] == answers.score(NAMES).nll
     # The first network alone is calibrated for itself.
-    alone = scale(ensemble.members(images)[0], notes["temperatures"].first)
+    alone = scale(ensemble.members(images)[0], notes["fitted"].first)
     torch.testing.assert_close(alone.double(), answers.calibrated(NAMES[:1]), rtol=0, atol=1e-5)
     assert notes["example"].shape[1:] == images.shape[1:]
     assert any(torch.equal(notes["example"][0], image) for image in images), "a real image"
@@ -63,7 +63,7 @@ def test_a_cascade_is_exported_as_it_was_scored(run):
     assert notes["scores"]["relative_flops"] == scored.cost.relative_flops < answers.cost(names).relative_flops
     table = answers.calibrated(names, threshold=notes["threshold"]).float()
     members = ensemble.members(result.setting.data.splits.test.images)
-    first, full = (scale(p, t) for p, t in zip((members[0], average(members)), notes["temperatures"], strict=True))
+    first, full = (scale(p, t) for p, t in zip((members[0], average(members)), notes["fitted"], strict=True))
     wanted = cascaded(first, full, notes["threshold"])[0]
     # An image whose confidence rounding moves over the threshold may get either answer.
     near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4

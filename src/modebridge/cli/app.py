@@ -205,14 +205,24 @@ def advise(
         bool,
         typer.Option("--cascades", help="Also consider cascades, where confident images use only the first network."),
     ] = False,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Consider cascades whose accuracy is at most this many points (percent) below that of all members, "
+            "with 95 % confidence.",
+            metavar="POINTS",
+        ),
+    ] = None,
 ) -> None:
-    """Recommend members for a cost budget: the most that fit, then the lowest NLL on validation data.
+    """Recommend members for a cost budget, on validation data.
+
+    Takes the most members that are significantly better than one network and not significantly worse than the best.
 
     Example: `modebridge advise runs/digits --budget 1.2`.
     """
     from modebridge.cli import show
 
-    show.advise_run(folder, budget, cost_unit, cascades)
+    show.advise_run(folder, budget, cost_unit, cascades, max_loss)
 
 
 @app.command()

@@ -56,11 +56,18 @@ def export(
             metavar="T",
         ),
     ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add sets with the true class, in this share of cases.", metavar="P")
+    ] = None,
+    risk: Annotated[
+        float | None, typer.Option(help="Add whether to answer: at most this share of answers is wrong.", metavar="P")
+    ] = None,
 ) -> None:
     """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
 
     Examples: `modebridge export runs/digits fast.onnx`,
-    `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
+    `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`,
+    `modebridge export runs/digits fast.onnx --coverage 0.9 --risk 0.02`.
     """
     from modebridge.cli.show import naming_damage
     from modebridge.deploy import export as export_ensemble
@@ -76,23 +83,19 @@ def export(
     run, names = existing(folder), listed("--members", members)
     note("Reading members and fitting temperatures ...")
     with naming_damage(run):
-        ensemble, notes = ensemble_of(run, names, average_cost=average_cost, threshold=threshold)
+        options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
+        ensemble, notes = ensemble_of(run, names, **options)
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
-    done = export_ensemble(
-        ensemble,
-        file,
-        notes["example"],
-        valid=notes["temperatures"],
-        threshold=notes["threshold"],
-        classes=notes["classes"],
-        info={name: notes[name] for name in ("names", "scores", "about", "unit")},
-    )
+    what = {name: notes[name] for name in ("example", "threshold", "classes")}
+    info = {name: notes[name] for name in ("names", "scores", "about", "unit")}
+    done = export_ensemble(ensemble, file, **what, valid=notes["fitted"], info=info)
     meta, scores, console = done.meta, done.meta["scores"], Screen()
     if console.print_data({"file": str(done.path), **meta}):
         return
     console.print(f"File: {done.path}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
-    flops = meta["cost"]["relative_flops"]
-    console.print(f"Members: {' + '.join(meta['members'])}; x{flops:.3f} FLOPs of one network.")
+    console.print(
+        f"Members: {' + '.join(meta['members'])}; x{meta['cost']['relative_flops']:.3f} FLOPs of one network."
+    )
     average = f", x{scores['relative_flops']:.3f} FLOPs on average" if done.cascade else ""
     console.print(
         f"Test split: accuracy {100 * scores['accuracy']:.2f} %, NLL {scores['nll']:.4f} at temperature "
@@ -102,6 +105,13 @@ def export(
         console.print(
             f"Threshold: {meta['threshold']:.4f}; images above it use only {meta['members'][0]}, the other "
             f"{100 * scores['deferred_share']:.1f} % of the test images use all members."
+        )
+    if (rule := meta["sets"]) is not None:
+        console.print(f"Sets: coverage {rule['coverage']:g}, fitted on {rule['images']:,} validation images.")
+    if (rule := meta["answers"]) is not None:
+        console.print(
+            f"Answers: {rule['answered']:.1%} of {rule['images']:,} validation images, from a probability of "
+            f"{rule['threshold']:.4f}; at most {rule['risk']:g} wrong, with {rule['confidence']:.0%} confidence."
         )
     images = plural(meta["parity"]["images"], "image")
     console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
@@ -145,7 +155,8 @@ def predict(
     shape = deployed.image_shape()
     # Check the threshold before reading the first image.
     deployed(np.zeros((0, *shape), np.float32), threshold=threshold)
-    columns = {"probability": "prob.", "entropy": "entropy", "mutual_information": "mutual", "used": "members"}
+    columns = {"probability": "prob.", "sets": "set", "answered": "answered", "entropy": "entropy"}
+    columns |= {"mutual_information": "mutual", "used": "members"}
     shown = [name for name in columns if name in (*deployed.meta["outputs"], "probability")]
     table = plain_table("image", "class", *(columns[name] for name in shown), text=(0, 1))
     files = [file for path in paths for file in _image_files(path)]
@@ -164,7 +175,9 @@ def predict(
         for (image, _), record in zip(batch, deployed.records(pixels, threshold=threshold), strict=True):
             if OPTIONS.json:
                 console.print(json.dumps({"file": str(image), **record}), soft_wrap=True)
-            cells = [str(record[name]) if name == "used" else f"{record[name]:.4f}" for name in shown]
+            texts = {"used": str(record["used"]), "sets": ", ".join(record.get("set", ()))}
+            texts["answered"] = "yes" if record.get("answered") else "no"
+            cells = [texts[name] if name in texts else f"{record[name]:.4f}" for name in shown]
             table.add_row(str(image), record["class"], *cells)
     if table.row_count and not OPTIONS.json:
         console.print(table)

@@ -136,7 +136,9 @@ def report_run(path: Path, out: Path | None = None) -> None:
         warn(*missing_members(folder, find_recipe_of(folder)[0], data.answers))
 
 
-def advise_run(path: Path, budget: float, cost_unit: str, cascades: bool) -> None:
+def advise_run(
+    path: Path, budget: float, cost_unit: str, cascades: bool = False, max_loss: float | None = None
+) -> None:
     """Print the best combination for a budget, smaller ones, and its test score."""
     folder = existing(path)
     note("Reading the predictions of all members ...")
@@ -152,7 +154,7 @@ def advise_run(path: Path, budget: float, cost_unit: str, cascades: bool) -> Non
     elif cost_unit != "flops":
         raise ModebridgeError(f"Expected --cost-unit to be flops or params, but got '{cost_unit}'; choose one.")
     note(f"Comparing combinations of {plural(len(table.costs), 'member')} on the validation split ...")
-    advice = advise(table, budget, prices, cascades=cascades)
+    advice = advise(table, budget, prices, cascades=cascades, max_loss=None if max_loss is None else max_loss / 100)
     chosen = advice.chosen
     # The test split is used after the choice and only for it: the lowest of many validation scores is optimistic.
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
@@ -171,6 +173,7 @@ def advise_run(path: Path, budget: float, cost_unit: str, cascades: bool) -> Non
         "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
         "looked_at": advice.looked_at,
         "exact": advice.exact,
+        "optimism": advice.optimism,
         "test": tested.as_dict(),
         "export": None if absent else command,
         "left_out": [*folder.left_out(), *missing],
@@ -181,23 +184,29 @@ def advise_run(path: Path, budget: float, cost_unit: str, cascades: bool) -> Non
     cascade = chosen.threshold is not None
     unit = {"flops": "FLOPs", "params": "params"}[cost_unit]
     lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
-    for choice in [*advice.by_size, *([chosen] if cascade else [])]:
+    for choice in [*(one for one in advice.by_size if one != chosen), chosen]:
         cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        lines.add_row("*" if choice is chosen else "", *cells, _described(choice))
+        lines.add_row("*" if choice == chosen else "", *cells, _described(choice))
     console.print(lines)
-    why = "the lowest with a cascade" if cascade else "the lowest of as many members as fit"
+    one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
+    why = f"the most members that are significantly better than {one} and not significantly worse than the best"
+    if cascade:
+        why = "significantly better than the best choice without a cascade"
+    elif len(chosen.members) == 1:
+        why = "no larger combination is significantly better"
     console.print(
         f"* Use {_described(chosen)}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
-        f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}, {why} within x{budget:g}. "
-        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared."
+        f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; the lowest of their NLLs is "
+        f"expected to be too low by {advice.optimism:.4f}."
     )
-    one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
+    if cascade and max_loss is not None:
+        console.print(f"Its accuracy is at most {max_loss:g} points below that of all members, with 95 % confidence.")
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
     console.print(
-        f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}), so that NLL is "
-        f"optimistic. On the test split, which played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to "
-        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy "
-        f"{100 * alone.accuracy:.2f} %."
+        f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}). On the test split, which "
+        f"played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), accuracy "
+        f"{100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy {100 * alone.accuracy:.2f} %."
     )
     console.print(export, soft_wrap=True)
 

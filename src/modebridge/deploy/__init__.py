@@ -2,6 +2,6 @@
 
 from modebridge.deploy.deployed import Answer, DeployedEnsemble
 from modebridge.deploy.export import export
-from modebridge.deploy.module import EnsembleModule, Temperatures
+from modebridge.deploy.module import Calibration, EnsembleModule
 
-__all__ = ["Answer", "DeployedEnsemble", "EnsembleModule", "Temperatures", "export"]
+__all__ = ["Answer", "Calibration", "DeployedEnsemble", "EnsembleModule", "export"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ class Answer(NamedTuple):
         entropy: (B,) entropy of the calibrated probabilities, in nats; None if the file does not output it.
         mutual_information: (B,) disagreement of the members: the entropy of their mean minus the mean of their
             entropies, before calibration, in nats; None if the file does not output it.
+        sets: (B, K) whether a class is in the set that contains the true one as often as was asked for; None if the
+            file has no such rule.
+        answered: (B,) whether an image should be answered; the others are for a person. None if there is no such rule.
     """
 
     probabilities: Array
@@ -36,6 +40,8 @@ class Answer(NamedTuple):
     members: Array | None = None
     entropy: Array | None = None
     mutual_information: Array | None = None
+    sets: Array | None = None
+    answered: Array | None = None
 
 
 class DeployedEnsemble:
@@ -100,7 +106,8 @@ class DeployedEnsemble:
         Args:
             images: a batch of any size, also empty; a dict if the file takes several inputs. Labels are ignored.
             threshold: only for a cascade: images whose first base is at least this confident use only that base. None
-                for the threshold in the file; 2 runs every member on every image.
+                for the threshold in the file, for which its sets and answers were fitted; 2 runs every member on
+                every image.
         """
         feed = checked(images, self._specs)
         if threshold is not None:
@@ -125,14 +132,33 @@ class DeployedEnsemble:
                 "or export it again."
             ) from error
 
+    def predict_proba(self, images: Arrays | Inputs) -> Array:
+        """The calibrated probabilities (B, K)."""
+        return self(images).probabilities
+
+    def predict(self, images: Arrays | Inputs) -> Array:
+        """The most probable class of each image (B,); -1 where the file abstains, if it was exported with a risk."""
+        answer = self(images)
+        classes: Array = answer.probabilities.argmax(axis=-1)
+        return classes if answer.answered is None else np.where(answer.answered, classes, -1)
+
+    def predict_sets(self, images: Arrays | Inputs) -> Array:
+        """The classes of each image as a mask (B, K) that contains the true one with the coverage of the file."""
+        sets = self(images).sets
+        if sets is None:
+            raise ModebridgeError(f"Expected a file with sets, but '{self.path}' has none; export it with --coverage.")
+        return sets
+
     def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:
-        """The answer of a call for each image as plain data: class, index, probability, and all outputs of the file."""
+        """The answer of a call for each image as plain data: class, index, probability, set, and all outputs."""
         answer, records = self(images, **options)._asdict(), []
         tables = {name: table.tolist() for name, table in answer.items() if table is not None}
         for k, row in enumerate(tables["probabilities"]):
             index = row.index(max(row))
             top = {"class": self.meta["classes"][index], "index": index, "probability": row[index]}
-            records.append(top | {name: table[k] for name, table in tables.items()})
+            if "sets" in tables:
+                top["set"] = list(compress(self.meta["classes"], tables["sets"][k]))
+            records.append(top | {name: table[k] for name, table in tables.items() if name != "sets"})
         return records
 
 

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
-from modebridge.deploy.deployed import DeployedEnsemble, check_format
-from modebridge.deploy.inputs import OUTPUTS, Array, check_example
+from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
+from modebridge.deploy.inputs import Array, check_example
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
-from modebridge.deploy.module import EnsembleModule, Temperatures, export_program, quiet
+from modebridge.deploy.module import Calibration, EnsembleModule, export_program, quiet
 from modebridge.deploy.onnx import write_onnx
-from modebridge.ensembles import Ensemble, average, cascaded, fit_temperature, scale
+from modebridge.ensembles import AnswerRule, Ensemble, SetRule, average, cascaded, fit_temperature, scale
+from modebridge.ensembles.decisions import class_scores
 from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import write_file
 from modebridge.nets.quirks import FAILED
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
-EXTRAS = tuple(name for name in OUTPUTS if name not in ("probabilities", "used"))
+EXTRAS = ("members", "entropy", "mutual_information")
 
 MARGIN = 1e-4
 """A confidence this close to a threshold may be on either side of it, due to rounding."""
@@ -35,7 +36,7 @@ def export(
     path: Path | str,
     example: Inputs | Batch,
     *,
-    valid: Batches | Temperatures | None = None,
+    valid: Batches | Calibration | None = None,
     threshold: float | None = None,
     outputs: Sequence[str] = ("entropy", "mutual_information"),
     classes: Sequence[str] | None = None,
@@ -52,11 +53,13 @@ def export(
         path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
         example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, also
             integers. Their shapes and types become those of the file. Labels are ignored.
-        valid: held-out data to fit the temperatures, or these temperatures; a calibrated ensemble keeps its own for all
-            members. Without it, the temperature of the ensemble is used, also for the first base alone.
+        valid: held-out data to fit the temperatures, and the rules that the ensemble has (`conformal`, `abstain`), or
+            all of these; a calibrated ensemble keeps its own temperature for all members. Without it, what the ensemble
+            has is used, also for the first base alone.
         threshold: makes an .onnx file a cascade: all members run only on images whose first base is less confident than
             this, and another threshold can be given in a call. None runs every member on every image.
-        outputs: outputs besides `probabilities` and `used`: members, entropy, mutual_information.
+        outputs: outputs besides `probabilities`, `used`, and the `sets` and `answered` of an ensemble with such rules:
+            members, entropy, mutual_information.
         classes: class names; None for numbers.
         info: further facts to store: `names` of the modes, then of the bridges; `scores`; `about`, a short description;
             `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base.
@@ -74,14 +77,16 @@ def export(
             raise ModebridgeError(f"Expected outputs to name extra outputs, but got '{name}'; {near(name, EXTRAS)}")
     given = check_example(example, "example")
     reference = copy.deepcopy(ensemble).cpu().float().eval()
-    temperatures = _temperatures(reference, valid)
-    meta = describe(reference, temperatures, given, classes, info)
-    meta |= {"threshold": threshold, "outputs": ["probabilities", *(one for one in EXTRAS if one in outputs), "used"]}
+    fitted = _calibration(reference, valid, threshold)
+    meta = describe(reference, fitted, given, classes, info)
+    ruled = [name for name, rule in (("sets", fitted.sets), ("answered", fitted.answers)) if rule is not None]
+    extra = [name for name in EXTRAS if name in outputs]
+    meta |= {"threshold": threshold, "outputs": ["probabilities", *extra, *ruled, "used"]}
     # Check the metadata before the long part.
     metadata_json(meta, place)
     batches = probe(given, reference)
     names = None if isinstance(given, Tensor) else list(given)
-    module = EnsembleModule(reference, temperatures, inputs=names, outputs=meta["outputs"])
+    module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
 
     def write(scratch: Path) -> None:
         tensors = list(flatten(given).values())
@@ -95,12 +100,14 @@ def export(
 
         # Confidences may differ as much as probabilities may.
         margin = max(MARGIN, tolerance)
-        parity = largest_difference(ask, reference, temperatures, batches, cascade=file.cascade, margin=margin)
+        parity = largest_difference(ask, reference, fitted, batches, cascade=file.cascade, margin=margin)
         if not parity < tolerance:
             raise ModebridgeError(
                 f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
                 f"of {parity:.3g}, so nothing was written; raise tolerance if you can accept that."
             )
+        for images in batches:
+            _check_decisions(file(images), fitted)
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
         store(metadata_json(meta, place))
         seal(scratch)
@@ -123,21 +130,34 @@ def _write_pt2(
 
 
 @torch.no_grad()
-def _temperatures(ensemble: Ensemble, valid: Batches | Temperatures | None) -> Temperatures:
-    own = float(ensemble.temperature)
-    if valid is None:
-        return Temperatures(own, own)
-    if isinstance(valid, Temperatures):
-        if not all(0 < one < float("inf") for one in valid):
-            raise ModebridgeError(f"Expected temperatures to be positive, but got {tuple(valid)}; fit them again.")
+def _calibration(ensemble: Ensemble, valid: Batches | Calibration | None, threshold: float | None) -> Calibration:
+    own, sets, answers = float(ensemble.temperature), ensemble.sets, ensemble.answers
+    if isinstance(valid, Calibration):
+        if not all(0 < one < float("inf") for one in valid[:2]):
+            raise ModebridgeError(f"Expected temperatures to be positive, but got {valid[:2]}; fit them again.")
         return valid
+    if valid is None:
+        if threshold is not None and (sets or answers):
+            raise ModebridgeError(
+                "Expected held-out data to fit the sets and answers of a cascade, whose probabilities are not those of "
+                "all members, but got none; pass valid."
+            )
+        return Calibration(own, own, sets, answers)
     pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
         raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
     members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
     full = own if ensemble.calibrated else fit_temperature(average(members), labels)
-    return Temperatures(full if len(members) == 1 else fit_temperature(members[0], labels), full)
+    first = full if len(members) == 1 else fit_temperature(members[0], labels)
+    table = scale(average(members), full)
+    if threshold is not None:
+        table = cascaded(scale(members[0], first), table, threshold)[0]
+    if sets is not None:
+        sets = SetRule.fit(table, labels, sets.coverage, sets.method, per_class=len(sets.limits) > 1)
+    if answers is not None:
+        answers = AnswerRule.fit(table, labels, answers.risk, answers.confidence)
+    return Calibration(first, full, sets, answers)
 
 
 def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
@@ -165,7 +185,7 @@ def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
 def largest_difference(
     ask: Callable[[Inputs, float], Array],
     ensemble: Ensemble,
-    temperatures: Temperatures,
+    fitted: Calibration,
     batches: Sequence[Inputs],
     *,
     cascade: bool,
@@ -179,7 +199,7 @@ def largest_difference(
     worst = 0.0
     for images in batches:
         members = ensemble.members(images)
-        first, full = scale(members[0], temperatures.first), scale(average(members), temperatures.full)
+        first, full = scale(members[0], fitted.first), scale(average(members), fitted.full)
         confidence = first.amax(dim=-1)
         for threshold in (ALL, *([_between(confidence)] if cascade else [])):
             output = torch.from_numpy(ask(images, threshold))
@@ -190,6 +210,24 @@ def largest_difference(
             # NaN counts as infinity.
             worst = max(worst, float(differences.nan_to_num(nan=float("inf")).max()))
     return worst
+
+
+def _check_decisions(answer: Answer, fitted: Calibration) -> None:
+    """Raise an error if the decisions of a file are not those of the rules, except within rounding of a limit."""
+    table = torch.from_numpy(answer.probabilities).double()
+    checks: list[tuple[Array | None, Tensor, Tensor]] = []
+    if fitted.sets is not None:
+        distances = (class_scores(table, fitted.sets.method) - torch.tensor(fitted.sets.limits)).abs()
+        checks.append((answer.sets, fitted.sets(table), distances))
+    if fitted.answers is not None:
+        distances = (table.amax(dim=-1) - fitted.answers.threshold).abs()
+        checks.append((answer.answered, fitted.answers(table), distances))
+    for given, wanted, distances in checks:
+        if bool(((torch.from_numpy(given) != wanted) & (distances > MARGIN)).any()):
+            raise ModebridgeError(
+                "Expected the file's sets and answers to be those of its rules, but they differ, so nothing was "
+                "written; update onnxruntime, or export without rules."
+            )
 
 
 def _between(confidences: Tensor) -> float:

@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = Array | Mapping[str, Array]
 """`Inputs` as NumPy arrays."""
 
-OUTPUTS = ("probabilities", "members", "entropy", "mutual_information", "used")
+OUTPUTS = ("probabilities", "members", "entropy", "mutual_information", "sets", "answered", "used")
 
 RESERVED = ("threshold", *OUTPUTS)
 """Names that exported files use for other inputs and outputs."""
@@ -48,8 +48,9 @@ def specs_in(meta: Mapping[str, Any]) -> dict[str, Spec]:
 def output_specs(meta: Mapping[str, Any]) -> dict[str, Spec]:
     """The output specs of a file, from its metadata."""
     classes, members = len(meta["classes"]), len(meta["members"])
-    shapes = {"probabilities": (classes,), "members": (members, classes)}
-    return {name: Spec(shapes.get(name, ()), "int64" if name == "used" else "float32") for name in meta["outputs"]}
+    shapes = {"probabilities": (classes,), "members": (members, classes), "sets": (classes,)}
+    types = {"used": "int64", "sets": "bool", "answered": "bool"}
+    return {name: Spec(shapes.get(name, ()), types.get(name, "float32")) for name in meta["outputs"]}
 
 
 def check_example(example: object, what: str) -> Inputs:

@@ -20,7 +20,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.batches import IMAGES, shapes_of, take_rows
 from modebridge.bridges import Bridge
-from modebridge.deploy.module import Temperatures
+from modebridge.deploy.module import Calibration
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.modes import Mode
@@ -43,7 +43,7 @@ NAME = b"modebridge.sha256"
 
 def describe(
     ensemble: Ensemble,
-    temperatures: Temperatures,
+    fitted: Calibration,
     example: Inputs,
     classes: Sequence[str] | None,
     info: Mapping[str, Any] | None,
@@ -84,8 +84,10 @@ def describe(
         "bridges": len(bridges),
         "heads": [bridge.heads for bridge in bridges],
         "taps": [bridge.tap for bridge in bridges],
-        "temperature": temperatures.full,
-        "first_temperature": temperatures.first,
+        "temperature": fitted.full,
+        "first_temperature": fitted.first,
+        "sets": fitted.sets and asdict(fitted.sets),
+        "answers": fitted.answers and asdict(fitted.answers),
         "calibrated": ensemble.calibrated,
         "cost": asdict(total),
         "scores": dict(given.get("scores") or {}),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from modebridge.ensembles import Ensemble, Output, average, member_logits, probabilities_of, scale
+from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, average, member_logits, probabilities_of, scale
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line
@@ -20,11 +20,13 @@ from modebridge.nets import Taps, call, frozen_copy
 from modebridge.types import Inputs
 
 
-class Temperatures(NamedTuple):
-    """The temperatures of a file, which divide the log of the mean probability."""
+class Calibration(NamedTuple):
+    """What a file has from held-out images: temperatures, which divide the log of the mean probability, and rules."""
 
     first: float  # of the first base alone, which a cascade uses for confident images
     full: float  # of all members
+    sets: SetRule | None = None
+    answers: AnswerRule | None = None
 
 
 class EnsembleModule(EvaluationOnly):
@@ -35,7 +37,7 @@ class EnsembleModule(EvaluationOnly):
 
     Args:
         ensemble: modes and bridges; copied.
-        temperatures: None for that of the ensemble.
+        fitted: None for what the ensemble has.
         inputs: names of the inputs, if the networks take several by name; they are then passed in this order.
         outputs: names of the outputs, in order; see `Answer`.
     """
@@ -43,7 +45,7 @@ class EnsembleModule(EvaluationOnly):
     def __init__(
         self,
         ensemble: Ensemble,
-        temperatures: Temperatures | None = None,
+        fitted: Calibration | None = None,
         *,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] = ("probabilities",),
@@ -54,7 +56,8 @@ class EnsembleModule(EvaluationOnly):
                 "Expected an ensemble with the mean of probabilities, which is the only one that files have, but its "
                 f"mean is {ensemble.mean}; build it with mean='probability'."
             )
-        first, full = temperatures or [float(ensemble.temperature)] * 2
+        own = float(ensemble.temperature)
+        fitted = fitted or Calibration(own, own, ensemble.sets, ensemble.answers)
         bases = [
             BaseModule(
                 base, sorted({tap for bridge, reads in ensemble.reads if k in reads for tap in bridge.taps}), inputs
@@ -62,8 +65,8 @@ class EnsembleModule(EvaluationOnly):
             for k, base in enumerate(ensemble.bases)
         ]
         self.first = bases[0]
-        self.alone = Outputs(outputs, first, len(ensemble))
-        self.others = Others(bases, ensemble, Outputs(outputs, full, len(ensemble)))
+        self.alone = Outputs(outputs, fitted.first, len(ensemble), fitted)
+        self.others = Others(bases, ensemble, Outputs(outputs, fitted.full, len(ensemble), fitted))
         self.eval().requires_grad_(False)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -88,9 +91,9 @@ class BaseModule(EvaluationOnly):
 class Outputs(EvaluationOnly):
     """The outputs of a file, from the logits (B, K) of those of its `count` members that ran."""
 
-    def __init__(self, names: Sequence[str], temperature: float, count: int) -> None:
+    def __init__(self, names: Sequence[str], temperature: float, count: int, rules: Calibration) -> None:
         super().__init__()
-        self.names, self.temperature, self.count = list(names), temperature, count
+        self.names, self.temperature, self.count, self.rules = list(names), temperature, count, rules
 
     def forward(self, *logits: Tensor) -> tuple[Tensor, ...]:
         members = probabilities_of(torch.stack(logits))
@@ -103,6 +106,10 @@ class Outputs(EvaluationOnly):
             "mutual_information": _entropy(average(members)) - _entropy(members).mean(dim=0),
             "used": torch.full((batch,), ran, device=members.device),
         }
+        if self.rules.sets is not None:
+            tables["sets"] = self.rules.sets(answer)
+        if self.rules.answers is not None:
+            tables["answered"] = self.rules.answers(answer)
         return tuple(tables[name] for name in self.names)
 
 

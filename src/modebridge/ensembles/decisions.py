@@ -6,7 +6,7 @@ Every rule is fitted on held-out images and holds for images like them, whatever
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -24,6 +24,9 @@ PENALTY, FREE = 0.01, 5
 THRESHOLDS = 1 - 10 ** -torch.linspace(6, 0, 601, dtype=torch.float64)
 """Confidences from which a threshold is chosen, from the highest to 0. They do not depend on the data: tests in this
 order keep their level without a correction for their number (Angelopoulos et al., Learn Then Test, 2021)."""
+
+SERIES = (0.98, 0.02)
+"""How two series of such tests share the probability of error: see `AnswerRule.fit`."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def class_scores(probabilities: Tensor, method: Method) -> Tensor:
     """
     if method == "lac":
         return 1 - probabilities
-    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+    ordered, places = probabilities.topk(probabilities.shape[-1], dim=-1)  # ONNX has no other way to sort
     scores = ordered.cumsum(dim=-1) - ordered
     if method == "raps":
         beyond = torch.arange(1, scores.shape[-1] + 1, device=scores.device) - FREE
@@ -136,23 +139,26 @@ class AnswerRule:
         """Find the lowest threshold that keeps the risk, on probabilities (N, K) and labels (N,) of held-out images.
 
         Thresholds are tested from the highest to the lowest by the exact binomial test (Clopper-Pearson), up to the
-        first that fails. At the highest ones too few images are left to show anything; the tests begin at the first
-        that could pass, which is valid if errors become more frequent as the confidence falls.
+        first that fails. There are two series of tests: one begins where just enough images are answered to show the
+        risk, the other, for data with a few confident errors, where half of them are. (That the number of answers
+        decides where to begin is valid if errors become more frequent as the confidence falls.) The second one gets a
+        small part of the probability of error, which is enough on large splits.
         """
         cls(0.0, risk, confidence, 0.0, 0)  # checks them
         check_table(probabilities, labels, "a threshold")
         top, guess = probabilities.max(dim=-1)
         answered = _at_least(top)
         wrong = _at_least(top[guess != labels])
-        passed = _passed(wrong, answered, risk, confidence)
-        if not passed:
+        enough, half = (_fewest(risk, share * (1 - confidence)) for share in SERIES)
+        starts = {enough: SERIES[0] * (1 - confidence), max(half, len(labels) // 2): SERIES[1] * (1 - confidence)}
+        lowest = _lowest(wrong, answered, risk, starts)
+        if lowest is None:
             raise ModebridgeError(
                 f"Expected a threshold with a risk of at most {risk:g} at a confidence of {confidence:g}, but the "
                 f"{len(labels)} validation images ({int(wrong[-1])} wrong) show none; allow a higher risk, or use more "
-                f"images: at least {_fewest(risk, confidence)} right answers in a row are needed."
+                f"images: at least {enough} right answers in a row are needed."
             )
-        share = float(answered[passed[-1]]) / len(labels)
-        return cls(float(THRESHOLDS[passed[-1]]), risk, confidence, share, len(labels))
+        return cls(float(THRESHOLDS[lowest]), risk, confidence, float(answered[lowest]) / len(labels), len(labels))
 
     def __call__(self, probabilities: Tensor) -> Tensor:
         """Whether each image is answered (N,)."""
@@ -177,14 +183,14 @@ def cascade_threshold(first: Tensor, full: Tensor, labels: Tensor, max_loss: flo
     check_table(full, labels, "a threshold")
     top, guess = first.max(dim=-1)
     lost = _at_least(top[(guess != labels) & (full.argmax(dim=-1) == labels)])
-    passed = _passed(lost, torch.full_like(lost, len(labels)), max_loss, confidence)
-    if not passed:
+    lowest = _lowest(lost, torch.full_like(lost, len(labels)), max_loss, {0: 1 - confidence})
+    if lowest is None:
         raise ModebridgeError(
             f"Expected a threshold that loses at most {max_loss:g} at a confidence of {confidence:g}, but the "
-            f"{len(labels)} validation images show none; use at least {_fewest(max_loss, confidence)} images, or allow "
-            "more."
+            f"{len(labels)} validation images show none; use at least {_fewest(max_loss, 1 - confidence)} images, or "
+            "allow more."
         )
-    return float(THRESHOLDS[passed[-1]])
+    return float(THRESHOLDS[lowest])
 
 
 def check_share(value: float, what: str) -> None:
@@ -199,19 +205,23 @@ def _at_least(confidences: Tensor) -> Tensor:
     return len(ranked) - torch.searchsorted(ranked, THRESHOLDS)
 
 
-def _passed(failures: Tensor, trials: Tensor, risk: float, confidence: float) -> list[int]:
-    """The thresholds at which a binomial test rejects a higher risk, from the first that could to the first failure."""
+def _lowest(failures: Tensor, trials: Tensor, risk: float, starts: Mapping[int, float]) -> int | None:
+    """The lowest threshold at which binomial tests reject a higher risk, or None.
+
+    From each start, a number of trials with a probability of error, tests go down to the first failure.
+    """
     from scipy.stats import binom
 
-    rejected = torch.from_numpy(binom.cdf(failures.numpy(), trials.numpy(), risk) <= 1 - confidence)
-    passed: list[int] = []
-    for k in (trials >= _fewest(risk, confidence)).nonzero()[:, 0].tolist():
-        if not rejected[k]:
-            break
-        passed.append(k)
-    return passed
+    values = binom.cdf(failures.numpy(), trials.numpy(), risk)
+    lowest = []
+    for start, error in starts.items():
+        for k in (trials >= start).nonzero()[:, 0].tolist():
+            if values[k] > error:
+                break
+            lowest.append(k)
+    return max(lowest, default=None)
 
 
-def _fewest(risk: float, confidence: float) -> int:
-    """The number of trials that show a risk if none of them fails."""
-    return math.ceil(math.log(1 - confidence) / math.log(1 - risk) - 1e-9)
+def _fewest(risk: float, error: float) -> int:
+    """The number of trials that show a risk if none of them fails, with a probability of error."""
+    return math.ceil(math.log(error) / math.log(1 - risk) - 1e-9)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from modebridge.baselines import MeanOfMembers
 from modebridge.bridges import Bridge
-from modebridge.deploy import Temperatures
-from modebridge.ensembles import Ensemble
+from modebridge.deploy import Calibration
+from modebridge.ensembles import AnswerRule, Ensemble, SetRule
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.files import Card, describe, read_folder, save
 from modebridge.files.atomic import FILES
@@ -46,6 +46,8 @@ def ensemble_of(
     *,
     average_cost: float | None = None,
     threshold: float | None = None,
+    coverage: float | None = None,
+    risk: float | None = None,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
 
@@ -55,10 +57,13 @@ def ensemble_of(
             networks.
         average_cost: average cost of a cascade, in networks: its threshold is chosen on the validation split.
         threshold: threshold of a cascade, used instead of `average_cost`.
+        coverage: coverage of sets of classes; None for no sets.
+        risk: largest share of wrong answers, to abstain from others; None for no such rule.
 
     Returns:
         The ensemble, and what `export` and `share_run` need to know about it: example, names, classes, scores, about,
-        temperatures, unit, and the threshold of a cascade (None for those that do not apply), setting and answers.
+        fitted (temperatures and rules), unit, and the threshold of a cascade (None for those that do not apply),
+        setting and answers.
     """
     run = folder if isinstance(folder, RunFolder) else existing(folder, writes=False)
     recipe, seed = find_recipe_of(run)
@@ -82,8 +87,14 @@ def ensemble_of(
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
     ensemble = _assembled(setting, loaded)
     classes, scored = list(setting.facts.class_names), answers.score(names, threshold=threshold).as_dict()
-    temperatures = Temperatures(answers.temperature(names[:1]), answers.temperature(names))
-    ensemble.temperature.fill_(temperatures.full)
+    known = answers.calibrated(names, "valid", threshold=threshold), answers.valid_labels
+    fitted = Calibration(
+        answers.temperature(names[:1]),
+        answers.temperature(names),
+        None if coverage is None else SetRule.fit(*known, coverage),
+        None if risk is None else AnswerRule.fit(*known, risk),
+    )
+    ensemble.temperature.fill_(fitted.full)
     ensemble._fitted.fill_(True)
     return ensemble, {
         "example": example,
@@ -91,7 +102,7 @@ def ensemble_of(
         "classes": None if classes == [str(k) for k in range(len(classes))] else classes,
         "scores": {"split": "test", "images": scored["n"], **{key: scored[key] for key in SCORES}},
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
-        "temperatures": temperatures,
+        "fitted": fitted,
         "threshold": threshold,
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
         "unit": None if all(isinstance(one, Mode | Bridge) for one in loaded.values()) else setting.base_cost,
