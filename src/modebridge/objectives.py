@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeAlias
@@ -33,7 +33,7 @@ from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss
 from modebridge.modes import Mode, has_statistics, refresh_statistics
 from modebridge.nets import frozen_copy, run
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Objective, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
 MODE, CURVE = "mode", "curve"
 """The names of the only member of these objectives."""
@@ -69,19 +69,21 @@ class ModeObjective(Objective[Mode]):
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        return {MODE: error_rate(self._eval, states[MODE], batches)}
+        return {MODE: error_rate(partial(self._answer, states[MODE]), batches)}
+
+    def _answer(self, state: State, images: Inputs) -> Tensor:
+        return run(self._eval, state.all_params, state.buffers, images)
 
     def result(self, states: States) -> Mode:
         return Mode(states[MODE].all_params, states[MODE].buffers, self._mode.extra)
 
 
 @torch.no_grad()
-def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
-    """The share of images whose predicted class is not their label."""
+def error_rate(answer: Callable[[Inputs], Tensor], batches: Batches) -> float:
+    """The share of images whose predicted class is not their label; `answer` returns logits or probabilities."""
     wrong, seen = 0, 0
     for images, labels in batches:
-        logits = run(net, state.all_params, state.buffers, images)
-        wrong += int((logits.argmax(-1) != labels).sum())
+        wrong += int((answer(images).argmax(-1) != labels).sum())
         seen += len(labels)
     return wrong / seen if seen else math.nan
 
@@ -133,7 +135,7 @@ class CurveObjective(Objective[Curve]):
         point, buffers = self._point(state, self._r), state.buffers
         if has_statistics(self._eval):
             buffers = refresh_statistics(self._eval, point, buffers, self._same_batches())
-        return {CURVE: error_rate(self._eval, State(point, buffers), batches)}
+        return {CURVE: error_rate(partial(run, self._eval, point, buffers), batches)}
 
     def result(self, states: States) -> Curve:
         controls, shared = self._curve.unpacked(states[CURVE].all_params)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import map_inputs, unflatten
+from modebridge.batches import map_inputs, size_of, unflatten
 from modebridge.ensembles import average, probabilities_of
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets import call, frozen_copy, logits_of, run
@@ -21,7 +21,7 @@ from modebridge.nets.flops import examples, invoke
 from modebridge.nets.quirks import FAILED, on_copy
 from modebridge.objectives import ModeObjective
 from modebridge.trees import wide
-from modebridge.types import Batches, Inputs, Prepared, State, States
+from modebridge.types import Inputs, Prepared, State
 
 MOST = 64
 """Maximum number of members of one network."""
@@ -38,16 +38,9 @@ class BaselineObjective(ModeObjective):
         labels = prepared["labels"]
         return F.cross_entropy(logits, labels.repeat(len(logits) // len(labels)))
 
-    @torch.no_grad()
-    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        ((member, state),) = states.items()
-        wrong, seen = 0, 0
-        for images, labels in batches:
-            logits = run(self._eval, state.all_params, state.buffers, images)
-            table = average(torch.unflatten(probabilities_of(logits), 0, (-1, len(labels))))
-            wrong += int((table.argmax(-1) != labels).sum())
-            seen += len(labels)
-        return {member: wrong / seen if seen else math.nan}
+    def _answer(self, state: State, images: Inputs) -> Tensor:
+        logits = super()._answer(state, images)
+        return average(torch.unflatten(probabilities_of(logits), 0, (-1, size_of(images))))
 
 
 class Baseline(nn.Module):

@@ -98,7 +98,10 @@ def load(
     >>> again.id == mode.id
     True
     """
-    left = _check_given(net, bodies)
+    if net is not None:
+        _check_modules([net], "net to be a module", "a module of the architecture that was saved")
+    _check_modules(bodies, "bodies to be a list of modules", "one module per bridge with a custom body")
+    left = list(bodies)
     folder = find_folder(place, revision)
     parts = read_folder(folder)
     cls, _, restore = KINDS[parts.kind]
@@ -180,20 +183,8 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def _check_given(net: object, bodies: Sequence[nn.Module]) -> list[nn.Module]:
-    if net is not None and not isinstance(net, nn.Module):
-        raise ModebridgeError(
-            f"Expected net to be a module, but got {_kind(net)}; pass a module of the architecture that was saved."
-        )
-    listed = isinstance(bodies, list | tuple)
-    wrong = [body for body in bodies if not isinstance(body, nn.Module)] if listed else [bodies]
-    if wrong:
-        raise ModebridgeError(
-            f"Expected bodies to be a list of modules, but got {_kind(wrong[0])}; pass one module per bridge with a "
-            "custom body."
-        )
-    return list(bodies)
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"one {type(value).__name__}"
+def _check_modules(given: object, expected: str, fix: str) -> None:
+    for module in given if isinstance(given, list | tuple) else [given]:
+        if not isinstance(module, nn.Module) or module is given:
+            got = f"the class {module.__name__}" if isinstance(module, type) else f"one {type(module).__name__}"
+            raise ModebridgeError(f"Expected {expected}, but got {got}; pass {fix}.")

@@ -70,7 +70,12 @@ def build(description: Mapping[str, Any], state: Params) -> nn.Module:
 
     A module that is much larger than the stored tensors is refused before it takes time or memory.
     """
-    make = _library_network(description["name"]) if "name" in description else partial(_build, description)
+    make = partial(_build, description)
+    if "name" in description:
+        factory, options = library_factory(description["name"])
+        if not LOADING.isdisjoint(options) or any(hub in description["name"] for hub in HUB):
+            raise ValueError(f"a network that loads other weights, '{description['name'][:80]}'")
+        make = partial(factory, **options)
     try:
         with suppress(RuntimeError), torch.device("meta"), _no_larger_than(state):
             make()  # some networks look at values, which this device does not have
@@ -161,15 +166,6 @@ def library_factory(name: str) -> tuple[Callable[..., object], dict[str, Any]]:
     if not known:
         raise ModebridgeError(f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], every())}")
     return partial(make, model), options
-
-
-def _library_network(name: str) -> Callable[[], object]:
-    """A function that builds the network that a file names."""
-    factory, options = library_factory(name)
-    hostile = [option for option in options if option in LOADING]
-    if hostile or any(hub in name for hub in HUB):
-        raise ValueError(f"a network that loads other weights ({', '.join(hostile) or 'from the hub'})")
-    return partial(factory, **options)
 
 
 def _described(value: Any) -> Any:

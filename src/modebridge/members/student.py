@@ -16,9 +16,7 @@ from modebridge.objectives import StudentPlan, Teacher
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students
-
-MIXUP = 1.0
-"""Alpha of the students' mixup."""
+from modebridge.training.fit import STUDENT_MIXUP
 
 CASCADE = 1.2
 """The average cost of a student backed by its teachers, in the results table."""
@@ -87,7 +85,7 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
         return tuple(dict.fromkeys(node for bridge in bridges for node in bridge.nodes(recipe)))
 
     def training(self, recipe: Recipe) -> TrainConfig:
-        return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=MIXUP)
+        return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=STUDENT_MIXUP)
 
     @property
     def purpose(self) -> tuple[str | int, ...]:

@@ -143,12 +143,6 @@ class ForwardTrace:
     first: set[Shape] = field(default_factory=set)
     last: set[Shape] = field(default_factory=set)
 
-    def is_logits(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the logits, or the logits are a view of it."""
-        assert self.logits is not None
-        # Compared by storage, which exists on the meta device too.
-        return bool(tensor.untyped_storage()._cdata == self.logits.untyped_storage()._cdata)
-
     def channels_last(self, shape: Shape) -> bool:
         """Whether a feature is (H, W, C): by the layers that read such a map, otherwise by which axes are equal."""
         if (shape in self.first) != (shape in self.last):

@@ -135,14 +135,6 @@ class _Reader:
         readings[self._tap] = (feature.clone(), 0) if tracing() else (feature, version(feature))
 
 
-def without_taps(net: nn.Module) -> nn.Module:
-    """Remove the hooks of all `Taps` from a network, usually a copy that will be changed or exported."""
-    for module in net.modules():
-        for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, _Reader)]:
-            del module._forward_hooks[key]
-    return net
-
-
 def check_tap(net: nn.Module, tap: str) -> nn.Module:
     """The submodule at a tap; an unknown name raises an error that suggests similar ones."""
     modules: Mapping[str, nn.Module] = dict(net.named_modules())
@@ -173,7 +165,10 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
         for value in vars(module).values()
         if type(value) in (OrderedDict, dict, set) and not value
     }
-    bare = without_taps(copy.deepcopy(net, empty)).train(training)
+    bare = copy.deepcopy(net, empty).train(training)
+    for module in bare.modules():
+        for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, _Reader)]:
+            del module._forward_hooks[key]
     if training:
         correct_conv_gradients(bare)
     return bare.requires_grad_(False)

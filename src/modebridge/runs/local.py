@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from modebridge.errors import plural
+from modebridge.files.atomic import write_file
 from modebridge.members import Made, Parents, Setting
 from modebridge.runs.graph import Job
 from modebridge.training import Checkpoints, Epoch
@@ -85,11 +87,18 @@ def make_job(
     start = time.perf_counter()
     training = job.nodes[0].training(setting.recipe)
     saved = work / job.saved_as(setting.engine.way) if work is not None and training.epochs else None
-    log = _EpochLog(saved)
+    file = None if saved is None else saved.with_name(f"{saved.name}.epochs")
+    # Those before a kill are written next to the checkpoint; an epoch that is repeated replaces the first.
+    epochs: dict[int, dict[str, Any]] = {}
+    if saved is not None and saved.exists() and file is not None and file.exists():
+        with suppress(ValueError):  # as an earlier version wrote them
+            epochs = {epoch["number"]: epoch for epoch in json.loads(file.read_text())}
 
     def note(epoch: Epoch) -> None:
         if job.kind.trained:
-            log.add(epoch)
+            epochs[epoch.number] = asdict(epoch)
+            if file is not None:
+                write_file(file, json.dumps(list(epochs.values())))
         report(job, epoch)
 
     config = replace(
@@ -103,43 +112,19 @@ def make_job(
     more = {"seconds": (time.perf_counter() - start) / len(job.nodes), **machine()}
     results: Made = {}
     for k, node in enumerate(job.nodes):
-        epochs = {"epochs": log.of(node.name, k)} if job.kind.trained else {}
-        results[node.name] = replace(made[node.name], metadata={**more, **epochs, **made[node.name].metadata})
+        own = {"epochs": [_epoch_of(epochs[number], node.name, k) for number in sorted(epochs)]}
+        metadata = {**more, **(own if job.kind.trained else {}), **made[node.name].metadata}
+        results[node.name] = replace(made[node.name], metadata=metadata)
     return results
 
 
-class _EpochLog:
-    """The epochs of a job, also those before it was killed: they are written next to its checkpoint."""
-
-    def __init__(self, checkpoint: Path | None) -> None:
-        self._file = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.epochs")
-        self._epochs: dict[int, dict[str, Any]] = {}
-        if checkpoint is not None and self._file is not None and checkpoint.exists() and self._file.exists():
-            for line in self._file.read_text().splitlines():
-                try:
-                    self._epochs[json.loads(line)["number"]] = json.loads(line)
-                except ValueError:  # a line that the kill cut off; its epoch is repeated
-                    continue
-        elif self._file is not None:
-            self._file.unlink(missing_ok=True)
-
-    def add(self, epoch: Epoch) -> None:
-        """Add an epoch; one that is repeated replaces the first."""
-        self._epochs[epoch.number] = asdict(epoch)
-        if self._file is not None:
-            with self._file.open("a") as file:
-                file.write(f"\n{json.dumps(asdict(epoch))}")
-
-    def of(self, name: str, number: int) -> list[dict[str, Any]]:
-        """The epochs of one node among those trained together: by its name, or its number if each is a task."""
-        found: list[dict[str, Any]] = []
-        for _, epoch in sorted(self._epochs.items()):
-            losses: dict[str, float] = epoch["losses"]
-            labels = (label for label in losses if label == name or label.startswith(f"{number}/"))
-            label = next(labels, next(iter(losses)))
-            scores = {"valid": epoch["scores"][label]} if label in epoch["scores"] else {}
-            found.append({**epoch, "losses": {"train": losses[label]}, "scores": scores})
-        return found
+def _epoch_of(epoch: Mapping[str, Any], name: str, number: int) -> dict[str, Any]:
+    """The part of one node in an epoch of those trained together: by its name, or its number if each is a task."""
+    losses, scores = epoch["losses"], epoch["scores"]
+    labels = (label for label in losses if label == name or label.startswith(f"{number}/"))
+    label = next(labels, next(iter(losses)))
+    valid = {"valid": scores[label]} if label in scores else {}
+    return {**epoch, "losses": {"train": losses[label]}, "scores": valid}
 
 
 def machine() -> dict[str, str]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
-    ArtefactData,
     Loaded,
     Member,
     ModeMember,
@@ -180,21 +179,22 @@ class Run:
         parents = {place: self._read(place) for job in jobs for place in job.parents}
         for job, made in self._executor.execute(jobs, self.setting, parents, self.folder.work, count):
             for node in job.nodes:
-                self._keep(node, made[node.name], graph)
+                tensors, place = made[node.name].tensors, node.place
+                metadata = {
+                    "key": graph.keys[place],
+                    "ingredients": node.ingredients(self.setting),
+                    "inputs": {parent: self.folder.meta(parent).get("bits") for parent in graph.parents[place]},
+                }
+                self.folder.keep(place, tensors, {**metadata, **made[node.name].metadata})
+                bits = self.folder.meta(place).get("bits")
+                if bits is not None:  # None in the processes of a group that do not write
+                    self._tensors[place] = bits, {name: tensor.detach().cpu() for name, tensor in tensors.items()}
             count(job)
             if self.folder.writes:
                 for file in self.folder.work.glob(f"{job.saved_as(self.setting.engine.way)}*"):
                     file.unlink()
         self.setting.engine.processes.wait()
         self.trained += [f"{node.folder} {node.label}" for job in jobs for node in job.nodes if node.trained]
-
-    def _keep(self, node: Node, made: ArtefactData, graph: Graph) -> None:
-        inputs = {place: self.folder.meta(place).get("bits") for place in graph.parents[node.place]}
-        metadata = {"ingredients": node.ingredients(self.setting), "inputs": inputs, **made.metadata}
-        self.folder.keep(node.place, made.tensors, {"key": graph.keys[node.place], **metadata})
-        bits = self.folder.meta(node.place).get("bits")
-        if bits is not None:  # None in the processes of a group that do not write
-            self._tensors[node.place] = bits, {name: tensor.detach().cpu() for name, tensor in made.tensors.items()}
 
     def _check_writable(self, node: Node) -> None:
         if self.folder.read_only:
