@@ -59,10 +59,3 @@ def ensemble(norm: str = "frn", mean: str = "probability") -> mb.Ensemble:
     whole.temperature.fill_(1.37)
     whole._fitted.fill_(True)
     return whole
-
-
-def same_state(a: nn.Module, b: nn.Module) -> bool:
-    ours, theirs = a.state_dict(), b.state_dict()
-    return list(ours) == list(theirs) and all(
-        tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name]) for name, tensor in ours.items()
-    )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import modebridge as mb
 from modebridge.bridges import Bridge
@@ -150,17 +150,6 @@ def test_an_unchanged_description_loads(tmp_path: Path, saved: Path) -> None:
     assert torch.equal(mb.load(tmp_path / "fast")(batch()), ensemble()(batch()))
 
 
-class More(Own):
-    """With a layer that was not saved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extra = nn.Linear(3, 3)
-
-    def forward(self, feature: Tensor) -> Tensor:
-        return self.extra(super().forward(feature))
-
-
 @pytest.mark.parametrize("temperature", [-1.0, 0.0, float("nan"), float("inf"), [1.0, 2.0]])
 def test_temperatures_and_weights_that_are_none(tmp_path: Path, temperature: Any) -> None:
     whole = ensemble()
@@ -171,9 +160,10 @@ def test_temperatures_and_weights_that_are_none(tmp_path: Path, temperature: Any
     refused(tmp_path / "mode", "to hold numbers, but got NaN in 'params.w'; use one saved before training diverged")
 
 
-def wide() -> Own:
+def changed(**layers: nn.Module) -> Own:
     own = Own()
-    own.first = nn.Linear(8, 8, bias=False)
+    for name, layer in layers.items():
+        setattr(own, name, layer)
     return own
 
 
@@ -187,8 +177,14 @@ def wide() -> Own:
         ([], "a body for 'mine', because its Own is a custom module"),
         ([Own(), Own()], "but got 1 too many; leave them out."),
         ([nn.Linear(2, 3)], "the body of 'mine' to be of class Own, as was saved, but got Linear"),
-        ([wide()], "the body of 'mine' to have 'first.weight' of shape (16, 16), as the stored weights do"),
-        ([More()], "the body of 'mine' to have the tensors of the stored weights, but it also has 'extra.weight'"),
+        (
+            [changed(first=nn.Linear(8, 8, bias=False))],
+            "the body of 'mine' to have 'first.weight' of shape (16, 16), as the stored weights do",
+        ),
+        (
+            [changed(extra=nn.Linear(3, 3))],
+            "the body of 'mine' to have the tensors of the stored weights, but it also has 'extra.weight'",
+        ),
     ],
 )
 def test_bodies_that_do_not_fit(tmp_path: Path, bodies: Any, message: str, whole: bool) -> None:

@@ -54,15 +54,7 @@ def test_it_ends_with_the_same_table_as_the_demo(run: Path) -> None:
     assert answers.test["mode-0"].shape == (80, 10)
     assert "my-recipe" in (run / "report.html").read_text()
     assert json.loads((run / "data.json").read_text())["image"] == [3, 32, 32]
-
-
-def test_a_second_run_would_train_nothing(run: Path) -> None:
-    assert all(step["missing"] == [] for step in json.loads(invoke("run", "--out", run, "--plan", "--json")))
-
-
-def test_advice(run: Path) -> None:
-    members = json.loads(invoke("advise", run, "--json"))["chosen"]["members"]
-    assert "mode-0" in members or "mode-1" in members
+    assert json.loads(invoke("advise", run, "--json"))["chosen"]["members"][0].startswith("mode-")
 
 
 @pytest.mark.slow
