@@ -1,7 +1,5 @@
 """One contract for every curve, then what is special to each."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

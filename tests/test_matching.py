@@ -1,7 +1,5 @@
 """CutMix: pixel by pixel as its authors' loop, areas as shares of labels, and nothing else changes by it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The public names, those of version 0.2 that still work, and what a name that is gone says."""
 
-from __future__ import annotations
-
 import pytest
 
 import modebridge as mb

@@ -1,7 +1,5 @@
 """Objectives of bridges: their losses, and that training together equals training alone."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """The files that a release and the project's page are made of; `make package` checks the wheel itself."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

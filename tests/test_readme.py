@@ -1,7 +1,5 @@
 """Code of the README and the FAQ, run as it is printed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

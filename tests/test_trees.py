@@ -1,7 +1,5 @@
 """Tree arithmetic by name."""
 
-from __future__ import annotations
-
 import torch
 
 from modebridge import trees

@@ -1,7 +1,5 @@
 """A BatchEnsemble is M networks with weights W * (s r^T), trained as the paper does."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """MIMO reads M images at once: in use one image, in training several."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A packed network is M narrow networks, to the rounding of float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

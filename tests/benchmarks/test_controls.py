@@ -1,7 +1,5 @@
 """The benchmarks' own kind of member, and a run folder that is published."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

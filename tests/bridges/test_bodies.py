@@ -1,7 +1,5 @@
 """Bodies for any feature, built to a budget: never above it, and the next wider one would be."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial

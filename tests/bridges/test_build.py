@@ -1,7 +1,5 @@
 """Several heads on one trunk, several taps, and the targets beyond the paper's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

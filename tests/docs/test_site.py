@@ -1,7 +1,5 @@
 """The site and the notebooks: what can be checked without building them (`make docs` builds, strictly)."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

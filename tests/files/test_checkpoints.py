@@ -1,7 +1,5 @@
 """Checkpoints people have: every make of file, containers, prefixes, averages, several networks."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest

@@ -1,7 +1,5 @@
 """Everything that is saved comes back to the last bit: numbers, order, types, memory order, predictions."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The installed program as a user meets it: a run from start to end, and every mistake in one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

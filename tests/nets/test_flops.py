@@ -1,7 +1,5 @@
 """Multiply-adds against closed forms, of the products that torch's own counter takes for nothing too."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

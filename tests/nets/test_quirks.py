@@ -1,7 +1,5 @@
 """Narrow 1x1 convolutions with a stride: training gives right gradients where torch's own would corrupt memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

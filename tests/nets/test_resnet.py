@@ -1,7 +1,5 @@
 """The paper's networks against the counts of the authors' own (facts table) and against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

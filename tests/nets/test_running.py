@@ -1,7 +1,5 @@
 """Taps and running a module at other parameters."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Inspection: every tap that it lists can be read, its shares are exact, and every refusal has its reason."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

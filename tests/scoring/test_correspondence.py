@@ -1,7 +1,5 @@
 """R2 and KL against scikit-learn and scipy, closed forms, refusals."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Costs: counted by hand, the paper's 66 cells, and never a change to what is counted."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """DEE: closed forms, what holds for every reference, and the paper's own cells."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Profiles of curves: closed forms of a one-weight network, batch norm, the verdict."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

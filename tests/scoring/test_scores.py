@@ -1,7 +1,5 @@
 """Every score against independent libraries, closed forms, and every refusal."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The schedule, options that cannot be, and the engine that they ask for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
