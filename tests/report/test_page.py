@@ -65,13 +65,13 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert set(anchors) <= set(checker.ids)
     assert all(anchors.count(anchor) == 2 for anchor in anchors)
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
-    for part in ("Results", "Cost and performance", "Along the curves", "A few images", "Calibration", "Training"):
+    for part in ("Results", "Cost and performance", "Along the curves", "A few images", "Calibration", "Decisions", "Training"):
         assert f'">{part}</a></h2>' in text
     assert '<h2 id="study-correspondence"><a href="#study-correspondence">Study: correspondence</a></h2>' in text
     # Abbreviations are explained, and figures have a text alternative.
     assert "<dt>DEE</dt><dd>deep ensemble equivalent" in text
     assert (
-        text.count("<img ") == len(re.findall(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="[^"]+"', text)) == 8
+        text.count("<img ") == len(re.findall(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="[^"]+"', text)) == 9
     )
     # Words of others are text, and their figures are images, in which scripts do not run.
     assert "Study: &lt;script&gt;evil()" in text

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge.report.tables import Cell
-from modebridge.scoring import Correspondence, CurvePoint, LogitTable, Row, reliability
+from modebridge.scoring import Correspondence, CurvePoint, LogitTable, Row, reliability, risk_coverage
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -163,6 +163,17 @@ def reliability_figure(rows: Sequence[Row], answers: LogitTable) -> str:
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     axes[0].set_ylabel("accuracy")
     return svg_of(figure)
+
+
+def risk_figure(rows: Sequence[Row], answers: LogitTable) -> str:
+    """The error of answering only the most confident images: of one and two networks, and of cheap rows."""
+    last = {row.family: row for row in rows if row.is_cheap}
+    lines = {}
+    for row in (row for row in rows if row.role in ("one", "two") or row in last.values()):
+        curve = risk_coverage(answers.calibrated(row.members, threshold=row.scores.threshold), answers.test_labels)
+        some = slice(len(curve.risk) // 5, None, max(1, len(curve.risk) // 200))
+        lines[row.name] = (100 * curve.coverage[some]).tolist(), (100 * curve.risk[some]).tolist()
+    return lines_figure("images answered, %, the most confident first", [("errors among them, %", lines)])
 
 
 @styled

@@ -15,9 +15,10 @@ from modebridge.report.figures import (
     cost_figure,
     profile_figure,
     reliability_figure,
+    risk_figure,
     training_figure,
 )
-from modebridge.report.tables import TERMS, StudyTable
+from modebridge.report.tables import TERMS, StudyTable, decisions_table
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
 
@@ -78,6 +79,7 @@ def page(data: PageData) -> str:
         "Agreement between bridges and curves": _correspondence(data),
         "A few images": _bars(data),
         "Calibration": reliability_figure(data.rows, data.answers),
+        "Decisions": risk_figure(data.rows, data.answers),
         "Training": training_figure(data.metrics) if data.metrics else "",
     }
     figures = {title: svg for title, svg in figures.items() if svg}
@@ -87,6 +89,7 @@ def page(data: PageData) -> str:
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
         summary=summary(data.rows, data.answers.guess_nll),
         best=best_for_cost(data.rows),
+        decisions=decisions_table(data.rows),
         few=FEW,
         terms=TERMS,
     )

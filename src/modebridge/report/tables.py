@@ -27,6 +27,12 @@ TERMS = {
     "KL": "Kullback-Leibler divergence from the midpoint's prediction, in nats; lower is better",
     "training": "training cost in epochs of one network",
     "AUROC": "area under the ROC curve; 0.5 is chance, 1 is perfect",
+    "AURC": "mean error, in percent, over all shares of images answered, the most confident first; lower is better",
+    "E-AURC": "AURC minus that of the best order, in which all errors come last",
+    "ACC at 90 %": "accuracy on the 90 % most confident images, in percent",
+    "answered": "largest share of the images, in percent, that can be answered with 5 % errors",
+    "coverage": "share of images, in percent, whose set of classes contains the true one; sets are fitted for 90 %",
+    "set size": "mean number of classes in a set",
 }
 """What the columns of tables mean."""
 
@@ -150,6 +156,25 @@ def study_table(table: StudyTable, *, spread: bool = True) -> Table:
 
 
 COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
+
+
+DECISIONS = {
+    Column("AURC", 2, "down"): ("aurc", 100),
+    Column("E-AURC", 2, "down"): ("excess_aurc", 100),
+    Column("ACC at 90 %", 2, "up"): ("accuracy_at_90", 100),
+    Column("answered", 1, "up"): ("answered_at_5", 100),
+    Column("coverage", 1): ("coverage", 100),
+    Column("set size", 2, "down"): ("set_size", 1),
+}
+
+
+def decisions_table(rows: Sequence[Row]) -> StudyTable:
+    """How well rows abstain, and the sets of classes they name."""
+    cells = {
+        row.name: {column.name: Cell(scale * getattr(row.scores, name)) for column, (name, scale) in DECISIONS.items()}
+        for row in rows
+    }
+    return StudyTable("Decisions on the test split", tuple(DECISIONS), cells)
 
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:

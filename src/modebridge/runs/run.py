@@ -27,7 +27,7 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.report import as_dicts, markdown_table, summary
+from modebridge.report import as_dicts, decisions_table, markdown_table, summary
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
@@ -90,7 +90,6 @@ class Run:
         self._existing: set[str] = set()
 
     def graph(self, nodes: Sequence[Node]) -> Graph:
-        """The graph of some nodes and everything that they need."""
         ids = {k: mode.id for k, mode in self._given.items()}
         return Graph(nodes, self.setting, given_keys(self.folder, self.recipe, ids), self._executor.device)
 
@@ -149,17 +148,14 @@ class Run:
 
     @cached_property
     def table(self) -> LogitTable:
-        """The logits of all members of the recipe."""
         return self.answers(members_of(self.recipe))
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The results table."""
         return main_rows(self.recipe, self.table)
 
     @property
     def warnings(self) -> list[str]:
-        """Problems with the curves, one sentence each."""
         return curve_warnings(self.recipe, self.table)
 
     def _keep_given(self) -> None:
@@ -236,7 +232,8 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
     seconds = run.seconds if run.trained else before.get("seconds", {})
     record |= {"trained": run.trained, "seconds": seconds, **machine()}
     if folder.writes:
-        folder.write("results.md", "\n\n".join([markdown_table(run.rows), *run.warnings, record["summary"]]) + "\n")
+        tables = markdown_table(run.rows), decisions_table(run.rows).markdown()
+        folder.write("results.md", "\n\n".join([*tables, *run.warnings, record["summary"]]) + "\n")
         if changed:
             folder.write_record(RESULTS, record)
         write_page(folder, gather(folder, run.table, run.rows))
