@@ -81,12 +81,10 @@ def unflatten(prepared: Params) -> Inputs:
 
 
 def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
-    """Some rows of a batch: images and labels."""
     return take_rows(batch[0], rows), batch[1][rows]
 
 
 def take_rows(inputs: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some rows of the inputs."""
     return map_inputs(lambda tensor: tensor[rows], inputs)
 
 
@@ -233,7 +231,6 @@ def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
 
 
 def check_labels(labels: Tensor, classes: int, what: str) -> None:
-    """Raise an error if labels are not classes of the network."""
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ModebridgeError(
             f"Expected the labels of {what} to be in [0, {classes}), but got {int(labels.min())} to "

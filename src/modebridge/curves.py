@@ -87,7 +87,6 @@ class Curve(Saved):
 
     @property
     def controls(self) -> list[Params]:
-        """Start, pins and end."""
         return [self.start.params, *self.pins, self.end.params]
 
     def point(self, r: Position) -> dict[str, Tensor]:

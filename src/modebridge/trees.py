@@ -132,7 +132,6 @@ def norm(tree: Params) -> Tensor:
 
 
 def size(tree: Params) -> int:
-    """Total number of elements of a tree."""
     return sum(tensor.numel() for tensor in tree.values())
 
 

@@ -44,7 +44,6 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of positions."""
         return self.units.size * self.span
 
 
@@ -63,7 +62,6 @@ def fixed(shape: Iterable[int], why: Reason = NATURAL) -> Axes:
 
 
 def length(axis: Axis) -> int:
-    """The number of positions of an axis."""
     return sum(block.size for block in axis)
 
 
@@ -204,11 +202,9 @@ class Groups:
     stopped: tuple[Reason, ...] = ()
 
     def permute(self, state: Params, permutations: Permutations) -> dict[str, Tensor]:
-        """The weights with permuted units."""
         return {name: self.permuted(name, tensor, permutations) for name, tensor in state.items()}
 
     def permuted(self, name: str, tensor: Tensor, permutations: Permutations) -> Tensor:
-        """One weight with permuted units."""
         sources: dict[int, Tensor] = {}
         for group, dim, rows in self.weights.get(name, ()):
             if group in permutations:
@@ -219,7 +215,6 @@ class Groups:
         return tensor
 
     def identity(self) -> dict[int, Tensor]:
-        """The identity permutation of every group."""
         return {number: torch.arange(group.size) for number, group in enumerate(self.groups)}
 
 

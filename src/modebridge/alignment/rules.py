@@ -49,7 +49,6 @@ class Call:
         return None
 
     def axes(self, tensor: Tensor) -> Axes:
-        """The axes of one of the arguments."""
         return self.before[id(tensor)]
 
 

@@ -105,7 +105,6 @@ class _Tracer(_Watch):  # type: ignore[no-untyped-call]
             self._axes[tensor] = tuple(map(free, tensor.shape)) if _has_units(tensor) else fixed(tensor.shape)
 
     def run(self, inputs: Inputs) -> None:
-        """Trace one pass."""
         self._uses.clear()
         for tensor in tensors_in(inputs):
             self._axes[tensor] = fixed(tensor.shape)

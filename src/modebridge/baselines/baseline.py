@@ -99,7 +99,6 @@ class MeanOfMembers(nn.Module):
 
 
 def check_members(members: int, what: str) -> None:
-    """Raise an error unless the number of members is valid."""
     if not (isinstance(members, int) and 2 <= members <= MOST):
         raise ModebridgeError(
             f"Expected {what} to have 2 to {MOST} members, but got {members}; one member is the network itself."
@@ -156,7 +155,6 @@ def _check_untied(net: nn.Module, names: Iterable[str]) -> None:
 
 
 def channels_of(layer: nn.Module) -> tuple[int, int]:
-    """Number of input and output channels of one of `LAYERS`."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)

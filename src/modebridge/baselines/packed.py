@@ -94,7 +94,6 @@ class Packed(Baseline):
 
 
 def check_split(channels: int, members: int, what: str) -> None:
-    """Raise an error if channels cannot be divided evenly among members."""
     if channels % members:
         raise ModebridgeError(
             f"Expected {what} to be a multiple of the {members} members of {WHAT}, but got {channels}; choose another "

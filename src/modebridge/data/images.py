@@ -66,11 +66,9 @@ class ImageSet:
         return self.pick(torch.randperm(len(self), generator=seeds.generator(seed, "order")))
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """The same set on another device."""
         return ImageSet(self.images.to(device), self.labels.to(device), self.classes)
 
     def fingerprint(self) -> str:
-        """A hash of images and labels."""
         tensors = {"images": self.images, "labels": self.labels}
         return hashlib.sha256(trees.fingerprint(tensors).encode()).hexdigest()
 
@@ -151,7 +149,6 @@ class LoaderSet:
         self.classes = int(self.labels.max()) + 1 if len(self.labels) else 0
 
     def __len__(self) -> int:
-        """The number of batches."""
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
@@ -253,7 +250,6 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def open_image(path: str) -> Picture:
-    """Open an image file as RGB."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -122,7 +122,6 @@ def load(
 
 
 def read_folder(folder: Path) -> Parts:
-    """Read the object in a folder, verified against its hash."""
     if folder.exists() and not folder.is_dir():
         raise ModebridgeError(f"Expected '{folder}' to be a folder written by save, but it is a file; check the path.")
     if (folder / "recipe.toml").exists():

@@ -146,7 +146,6 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, token: str |
 
 
 def check_repo(repo: str) -> None:
-    """Raise an error if `repo` is not a valid name on the hub."""
     if not _REPO.fullmatch(repo):
         raise ModebridgeError(
             f"Expected a name on the hub to be OWNER/NAME, but got '{repo[:100]}'; use letters, digits, '-', '_', '.'."

@@ -55,11 +55,9 @@ class SmallNetwork(Member, Node):
         """What it learns."""
 
     def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
-        """The networks that it learns from."""
         return ()
 
     def heads(self, recipe: Recipe) -> int:
-        """The number of heads of its body."""
         return 1
 
     def chosen(self, setting: Setting, wide: bool | None = None) -> Bridge:
@@ -86,7 +84,6 @@ class SmallNetwork(Member, Node):
         return {"slim": slim, "budget": budget, "wide": False}
 
     def plan(self, setting: Setting, tensors: Parents) -> Bridge:
-        """The bridge before training."""
         modes, target = self._modes(setting, tensors), self.learned(setting, tensors)
         seed, sizing = setting.seed_of(self.stem), self.sizing(setting, self.wide)
         return build_bridge(setting.net, setting.example, modes, target, name=self.name, seed=seed, **sizing)
@@ -106,7 +103,6 @@ class SmallNetwork(Member, Node):
 
     @classmethod
     def mixing(cls, setting: Setting) -> tuple[float, float]:
-        """The alphas of mixup and CutMix."""
         return setting.recipe.mixup, setting.recipe.cutmix
 
     def ingredients(self, setting: Setting) -> dict[str, object]:

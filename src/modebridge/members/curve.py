@@ -70,7 +70,6 @@ class Pin(Node):
         return made
 
     def ends(self, setting: Setting, tensors: Parents) -> tuple[Mode, Mode]:
-        """The modes that it connects."""
         start, end = (setting.load_mode(tensors[end.place]) for end in self.parents(setting.recipe))
         return start, end
 

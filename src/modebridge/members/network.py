@@ -38,7 +38,6 @@ class TrainedNetwork(Node):
         return setting.network.build(generator)
 
     def start(self, setting: Setting) -> nn.Module:
-        """The network to train."""
         return self.build(setting, seeds.generator(setting.seed, *self.purpose))
 
     def training(self, recipe: Recipe) -> TrainConfig:

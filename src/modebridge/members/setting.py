@@ -69,12 +69,10 @@ class Setting:
 
     @cached_property
     def data(self) -> RunData:
-        """The images, on the device."""
         return RunData(self.recipe, self.seed, self.data_folder, self.engine.device)
 
     @cached_property
     def shifted(self) -> ShiftedData:
-        """The test images under corruptions, and images of other sets."""
         return ShiftedData(self.recipe, self.data)
 
     @cached_property
@@ -84,7 +82,6 @@ class Setting:
 
     @cached_property
     def network(self) -> Network:
-        """The network for the images and classes."""
         return network_of(self.recipe, self.facts)
 
     @cached_property
@@ -101,7 +98,6 @@ class Setting:
             return ResNet(self.network.spec)
 
     def placed(self) -> nn.Module:
-        """A copy of the network on the device."""
         return frozen_copy(self.net).to(self.engine.device)
 
     @cached_property
@@ -117,16 +113,13 @@ class Setting:
         return torch.rand(2, *self.facts.image, generator=torch.Generator().manual_seed(0))
 
     def load_mode(self, tensors: Mapping[str, Tensor]) -> Mode:
-        """A mode from its tensors."""
         return Mode.from_state_dict(self.net, tensors)
 
     def seed_of(self, *names: str | int) -> int:
-        """The seed for one purpose."""
         return seeds.seed_for(self.seed, *names)
 
     @cached_property
     def base_cost(self) -> Cost:
-        """The cost of one network."""
         return module_cost(self.bare, self.example)
 
     @cached_property

@@ -53,7 +53,6 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
 
     @property
     def of_all(self) -> bool:
-        """Whether all modes are its teachers."""
         return self.source == "modes" and not self.count
 
     @property

@@ -66,7 +66,6 @@ class ResNetSpec:
         return sum(self.stages)
 
     def block_type(self) -> type[Block]:
-        """The class of the blocks."""
         return BottleneckBlock if self.block == "bottleneck" else BasicBlock
 
     def blocks(self) -> Iterator[tuple[int, int]]:

@@ -86,7 +86,6 @@ class RunData:
         return Loader(images, batch, shuffle=True, seed=seed, pad=data.pad, flip=data.flip, crop=True)
 
     def valid(self) -> Feed:
-        """The validation images, unaugmented."""
         return self._plain(self._part("valid"))
 
     def test(self, numbers: Tensor | None = None) -> Feed:
@@ -132,7 +131,6 @@ class RunData:
 
     @cached_property
     def facts(self) -> DataFacts:
-        """Number of classes, image shape, class names and counts."""
         classes, few = self.splits.train.classes, self.few()
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
@@ -156,13 +154,11 @@ class RunData:
         return self.splits.valid.fingerprint() + self.splits.test.fingerprint()
 
     def _part(self, split: Split) -> Images:
-        """The images of a split, moved to the device on first use."""
         if split not in self._placed:
             self._placed[split] = getattr(self.splits, split).to(self._device)
         return self._placed[split]
 
     def _plain(self, images: Images) -> Feed:
-        """Images in order, unaugmented."""
         return images.to(self._device) if isinstance(images, LoaderSet) else Loader(images, BATCH)
 
 

@@ -115,7 +115,6 @@ class Network:
 
 
 def network_of(recipe: Recipe, facts: DataFacts) -> Network:
-    """The network of a recipe for its data."""
     image = facts.image
     if recipe.net in SPECS and recipe.data.name in NAMED and image is not None and not recipe.data.size:
         # The paper's networks on named sets use their own image size, whatever the set's.

@@ -101,7 +101,6 @@ for _frn in (CIFAR10_SHORT, TIN200_SHORT, CIFAR10, CIFAR100, TIN200, IN1K):
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe called `name`."""
     if name not in RECIPES:
         raise ModebridgeError(f"Expected a known recipe, but got '{name}'; {near(name, RECIPES)}")
     return RECIPES[name]

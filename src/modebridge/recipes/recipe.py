@@ -181,7 +181,6 @@ class Recipe:
             self.training(stage)  # checks the numbers
 
     def training(self, stage: Stage) -> TrainConfig:
-        """The training settings of a stage."""
         shared: dict[str, Any] = {key: getattr(self, key) for key in ("lr", "momentum", "nesterov", "warmup")}
         return TrainConfig(**vars(getattr(self, stage)), **shared)
 
@@ -230,7 +229,6 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
-    """The settings that differ between two recipes, as text."""
     old, new = flat(vars(before)), flat(vars(now))
     return [f"{key} {old[key]} -> {value}" for key, value in new.items() if old[key] != value and key != "about"]
 

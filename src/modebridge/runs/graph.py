@@ -22,7 +22,6 @@ class Job:
 
     @property
     def kind(self) -> type[Node]:
-        """The class that makes them."""
         return type(self.nodes[0])
 
     @property
@@ -105,7 +104,6 @@ class Graph:
             yield wave
 
     def jobs(self, nodes: Sequence[Node]) -> list[Job]:
-        """Group nodes of one wave into jobs."""
         if not nodes:
             return []
         on_gpu = (self._device or self._setting.engine.device.type) == "cuda"

@@ -162,7 +162,6 @@ class RunFolder:
         return {}
 
     def write_record(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write a record as JSON with its hash."""
         self.write(name, sealed(record))
         self.damage.pop(name, None)
 

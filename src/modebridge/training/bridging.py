@@ -150,7 +150,6 @@ def _fit_all(
     engine: Engine,
     batch: Batch,
 ) -> dict[str, Bridge]:
-    """Train bridges; `batch` is the first one."""
     if config.average_from and any(map(has_statistics, bridges.values())):
         raise ModebridgeError(
             "Expected average_from to be 0 for bridges with batch norm, but got "

@@ -175,7 +175,6 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
 
 
 def check_mixing(mixup: float, cutmix: float, inputs: Inputs) -> None:
-    """Raise an error if the inputs cannot be mixed."""
     integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
     for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
         if alpha and integers:

@@ -189,7 +189,6 @@ class Engine:
         return launched(cpu=self.device.type == "cpu") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Processes()
 
     def precision(self) -> AbstractContextManager[object]:
-        """Autocast to bfloat16 if enabled."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def compiled(self, function: F) -> F:
@@ -243,7 +242,6 @@ class Engine:
 
 
 def _device(given: torch.device | str) -> torch.device:
-    """An available device, from its name."""
     try:
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:

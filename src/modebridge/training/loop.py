@@ -159,7 +159,6 @@ class TaskRun:
                 yield self._engine.moved(part, draw)
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """What the objective prepares from a batch, by member."""
         with self.prepare_noise(), self._engine.precision():
             return self.task.objective.prepare(batch, draw)
 

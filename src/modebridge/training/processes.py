@@ -42,7 +42,6 @@ class Processes:
         dist.broadcast(tensor, 0)
 
     def wait(self) -> None:
-        """Wait until all processes get here."""
         if self.size > 1:
             dist.barrier()
 

@@ -76,7 +76,6 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(folder))
 
     def __call__(self, epoch: Epoch) -> None:
-        """Write one epoch."""
         numbers = {f"loss/{name}": loss for name, loss in epoch.losses.items()}
         numbers |= {f"validation/{name}": score for name, score in epoch.scores.items()}
         for name, number in (numbers | {"lr": epoch.lr, "images per second": epoch.rate}).items():
@@ -112,7 +111,6 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time to save."""
         return time.monotonic() - self._last >= self._every
 
     def save(self, identity: str, position: Position, runs: Sequence[TaskRun]) -> None:
