@@ -38,12 +38,6 @@ def curve(request):
     return Curve(start, end, tuple(random_tree(generator) for _ in range(request.param)))
 
 
-def close(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
-
-
 def test_hits_its_ends_exactly(curve):
     for name in ("w", "b"):
         assert torch.equal(curve.point(0.0)[name], curve.start.params[name])

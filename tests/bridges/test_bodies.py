@@ -206,24 +206,6 @@ def test_bad_budgets():
         plan_bridge(net, curve, images, body=own, budget=0.001)
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = (nn.LSTM(n, 40, batch_first=True) for n in (12, 40))
-        self.head = nn.Linear(40, 3)
-
-    def forward(self, x):
-        return self.head(self.second(self.first(x)[0])[0][:, -1])
-
-
-def test_recurrent_networks_have_all_their_products():
-    net, images = Recurrent(), torch.rand(2, 6, 12)
-    bridge = plan_bridge(net, Mode.from_module(net), images, target="labels", budget=0.3, tap="first")
-    base = 6 * 4 * 40 * (12 + 40 + 40 + 40) + 120
-    assert (bridge.share, isinstance(bridge.body, TokenBody)) == (bridge.flops / base, True)
-    assert 0.2 < bridge.share <= 0.3
-
-
 def test_no_more_parameters_than_the_base():
     """Deep in a network of large maps parameters are cheap in FLOPs: 5 % of those buy many times the base's."""
     layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]

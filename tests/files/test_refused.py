@@ -68,10 +68,6 @@ def test_missing_and_foreign(tmp_path: Path, folder: Path) -> None:
         refused(tmp_path / f"of {name}", message)
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     refused(folder, "is only a Git LFS pointer; run git lfs pull")
-    torch.save({"w": torch.ones(1)}, folder / WEIGHTS)
-    refused(folder, "cannot be read")
-    (folder / WEIGHTS).unlink()
-    refused(folder, "model.safetensors.*is missing")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +203,6 @@ def test_places_that_cannot_be_written(tmp_path: Path, folder: Path) -> None:
         (None, "Expected the path of a folder, but got 'None'"),
         (b"bytes", "Expected the path of a folder"),
         (tmp_path / "file", "it is a file; choose another name"),
-        (tmp_path / "file" / "below", "Expected to write"),
         (tmp_path / ("long" * 100), "Expected to write"),
         (tmp_path / "theirs", "it holds other files, such as 'config.json'; choose another folder"),
         (tmp_path / "weights", "it holds other files"),

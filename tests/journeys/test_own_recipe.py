@@ -7,17 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from typer.testing import CliRunner
 
-from tests import torchvision_on_cpu
-
-torchvision_on_cpu.mend()
-timm = pytest.importorskip("timm")
-
-from modebridge.cli.app import app  # noqa: E402
-from modebridge.deploy import DeployedEnsemble  # noqa: E402
-from modebridge.runs import RunFolder, read_answers  # noqa: E402
+from modebridge.cli.app import app
+from modebridge.deploy import DeployedEnsemble
+from modebridge.runs import RunFolder, read_answers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
 SHORT = [f"--set={key}" for key in ("curve.epochs=1", "bridge.epochs=1", "data.train=60", "data.test=80")]

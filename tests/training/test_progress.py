@@ -122,16 +122,12 @@ def test_stopped_again_and_again_it_goes_on_instead_of_beginning_anew(tmp_path):
     assert set(numbers) == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     whole = two_modes()
     path = tmp_path / "c"
     with pytest.raises(StopError):
         two_modes(8, checkpoints=Checkpoints(path, every=0.0))
-    raw = bytearray(path.read_bytes())
-    if damage == "flip":
-        raw[len(raw) // 2] ^= 1
-    path.write_bytes({"truncate": raw[: len(raw) // 2], "flip": raw, "empty": b""}[damage])
+    path.write_bytes(path.read_bytes()[:-9])  # in other ways in tests/files/test_atomic.py
     assert two_modes(checkpoints=Checkpoints(path, every=1e9)) == whole
     path.write_bytes(b"garbage")
     (tmp_path / "c.before").write_bytes(b"")
