@@ -221,10 +221,7 @@ def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 class MatchingObjective(Objective[T]):
-    """Train networks to match the predictions of frozen ones on mixed images; each frozen one runs once per batch.
-
-    The alphas of mixup and CutMix are those of `draw_mixing`; 0 turns either off.
-    """
+    """Train networks to match frozen ones on mixed images (`draw_mixing`); each frozen one runs once per batch."""
 
     def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
         for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):

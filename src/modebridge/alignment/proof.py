@@ -58,10 +58,7 @@ def sample(data: Batches, keep: int = 0) -> tuple[list[Inputs], list[Batch]]:
 
 @torch.no_grad()
 def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[Inputs]) -> float:
-    """The largest difference of two modes' outputs relative to the largest value of each output, in float64.
-
-    Raises an error if any output on any batch differs by more than rounding.
-    """
+    """The largest relative difference of two modes' outputs in float64; more than rounding raises an error."""
     own, wide = frozen_copy(net), frozen_copy(net).double()
     worst = 0.0
     for batch in [inputs] if isinstance(inputs, Tensor | Mapping) else inputs:

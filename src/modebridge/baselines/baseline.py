@@ -162,10 +162,7 @@ def channels_of(layer: nn.Module) -> tuple[int, int]:
 
 
 def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
-    """The logits (M, B, K) of two images in evaluation mode, with a gradient; raises an error if the net cannot run.
-
-    None for a net on the meta device, which has no weights to run with.
-    """
+    """The logits (M, B, K) of two images in evaluation mode, with a gradient; None for a net on the meta device."""
     if next(net.parameters()).device.type == "meta":
         return None
     two = map_inputs(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)

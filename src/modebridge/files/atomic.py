@@ -43,10 +43,7 @@ class Damage(ModebridgeError):  # noqa: N818 - a finding about a file
 
 
 def write_file(path: Path | str, content: Content, *, keep: Path | None = None) -> None:
-    """Write a file, which replaces an earlier one only when it is complete and on disk; creates its folder.
-
-    The earlier one is kept under the name `keep`, if that is given.
-    """
+    """Write a file, which replaces an earlier one only when it is complete and on disk; that one is kept as `keep`."""
     path = Path(path).resolve()
     with _scratch(path) as scratch:
         _write(scratch, content)

@@ -66,10 +66,7 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
 
 
 def build(description: Mapping[str, Any], state: Params) -> nn.Module:
-    """Build a module from its description, read from a file; the caller's random generators are not used.
-
-    A module that is much larger than the stored tensors is refused before it takes time or memory.
-    """
+    """Build a module from its description in a file; one that is much larger than the stored tensors is refused."""
     make = partial(_build, description)
     if "name" in description:
         factory, options = library_factory(description["name"])

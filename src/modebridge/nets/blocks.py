@@ -91,10 +91,7 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
 def conv(
     inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2
 ) -> nn.Conv1d | nn.Conv2d:
-    """A convolution with the padding rule of the data set's network (CIFAR differs from the rest).
-
-    For sequences (`axes=1`) the padding is always "half".
-    """
+    """A convolution with the padding rule of the data set's network; along sequences (`axes=1`) always "half"."""
     if axes == 1:
         return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
     if padding == "same":

@@ -205,10 +205,7 @@ def pixels(recipe: Recipe) -> int:
 
 
 def load_splits(data: DataConfig, folder: Path | str | None = None, size: int = 224) -> Splits:
-    """Load the splits; those of a named set from a folder with its official files, or MODEBRIDGE_DATA, or `data`.
-
-    Images that are streamed get the side `size`.
-    """
+    """Load the splits; a named set from `folder`, MODEBRIDGE_DATA, or `data`. Streamed images get the side `size`."""
     if data.name == "digits":
         images, (train, valid, test) = noisy_digits(data.noise), _counts(data).values()
         cut = train + valid

@@ -107,10 +107,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def read_recipe(name: str) -> tuple[Recipe, int | None]:
-    """A recipe by name or from a user's file (.toml or .py), and its seed if the file has one.
-
-    A .py file is a program, and is executed.
-    """
+    """A recipe by name or from a user's file (.toml, or .py, which is executed), and its seed if the file has one."""
     if not name.endswith((".toml", ".py")):
         return find_recipe(name), None
     path = Path(name)

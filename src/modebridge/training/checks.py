@@ -50,10 +50,7 @@ def run_training(
     config: TrainConfig,
     engine: Engine,
 ) -> list[States]:
-    """The loop, with one task for each objective, and one warning if training diverged.
-
-    `net` and `mode` are used to check the validation data; `title` is the text in front of the progress bar.
-    """
+    """The loop, one task for each objective, and a warning if it diverged; `net` and `mode` check validation data."""
     if valid is not None and config.keep == "best":
         images, labels = first_batch(valid, "valid")
         valid = engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
@@ -122,10 +119,7 @@ def check_batches(batches: Batches, what: str, classes: int, labels: Tensor, lea
 def check_train(
     net: nn.Module, mode: Mode, data: Batches, engine: Engine, batch: Batch | None = None, *, norms_only: bool = False
 ) -> Checked:
-    """Check the data that a network itself learns from, or (`norms_only`) estimates its statistics on.
-
-    `batch` is the first one, if it was drawn before.
-    """
+    """Check data that a network learns from, or (`norms_only`) estimates statistics on; `batch` is the first."""
     images, labels = batch or first_batch(data, "train")
     classes = classes_of(net, mode, images, "train")
     least = least_images(net, images, engine=engine, norms_only=norms_only)

@@ -138,10 +138,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def restore(self, identity: str, runs: Sequence[TaskRun]) -> Position | None:
-        """Restore everything as it was saved; None if there is no checkpoint.
-
-        A checkpoint with another identity raises an error.
-        """
+        """Restore everything as it was saved; None if there is no checkpoint, an error if it has another identity."""
         newest = self._newest(identity)
         if newest is None:
             return None
