@@ -92,12 +92,7 @@ def plan_student(net, teachers, *, start=None, seed=0, **options: Any) -> Studen
     return StudentPlan(net, start or fresh_mode(net, seed), tuple(teachers), **options)
 
 
-def on_threads(job, count=1) -> list[Any]:
-    """The results of a job on several threads at once, with one core each as in a run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(count) as pool:
-            return [future.result() for future in [pool.submit(job) for _ in range(count)]]
-    finally:
-        torch.set_num_threads(before)
+def on_threads(job, count) -> list[Any]:
+    """The results of a job on several threads at once."""
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result() for future in [pool.submit(job) for _ in range(count)]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from modebridge.data import ImageSet, find_images, load_digits, load_set, noisy_digits, read_cifar, sets
 from modebridge.errors import ModebridgeError
 from tests.data.pictures import folder_of_classes, picture
+from tests.files.test_checkpoints_refused import Trap
 
 
 def test_digits_are_those_of_scikit_learn():
@@ -68,20 +68,12 @@ def test_cifar_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         read_cifar(tmp_path, classes)
 
 
-class Harmful:
-    def __reduce__(self) -> object:
-        return os.mkdir, (str(Harmful.place),)
-
-    place = Path()
-
-
 def test_a_pickle_that_runs_code_does_not(tmp_path: Path) -> None:
-    Harmful.place = tmp_path / "harm"
     for name in ["train", "test"]:
-        (tmp_path / name).write_bytes(pickle.dumps({b"data": Harmful(), b"fine_labels": []}))
+        (tmp_path / name).write_bytes(pickle.dumps({b"data": Trap(tmp_path / "harm"), b"fine_labels": []}))
     with pytest.raises(ModebridgeError, match="mkdir, which is not plain data"):
         read_cifar(tmp_path, 100)
-    assert not Harmful.place.exists()
+    assert not (tmp_path / "harm").exists()
 
 
 def test_tiny_imagenet_is_shuffled_and_split(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_the_loop_is_plain_sgd(norm, nesterov):
             optimiser.step()
     for name, tensor in net.state_dict().items():
         torch.testing.assert_close(got.state[name], tensor, rtol=0, atol=1e-12)
+        assert tensor.dim() < 4 or got.state[name].is_contiguous(memory_format=torch.channels_last), "as they were"
 
 
 def test_the_callers_module_is_left_alone_and_zero_epochs_is_the_start():

@@ -23,21 +23,6 @@ def test_the_authors_nesterov_steps_along_gradient_plus_buffer():
     assert float(flat) == pytest.approx(1.0 - 0.1 * (0.5 + 2.3))
 
 
-def test_layout_keeps_numbers_names_and_memory_order():
-    net = tiny_net()
-    params = dict(net.named_parameters())
-    layout = FlatLayout(params)
-    flat = layout.pack(params)
-    views = layout.views(flat)
-    assert views.keys() == params.keys()
-    for name, view in views.items():
-        assert torch.equal(view, params[name])
-        if view.dim() == 4:
-            assert view.is_contiguous(memory_format=torch.channels_last)
-    flat.zero_()
-    assert not any(view.any() for view in views.values())
-
-
 @pytest.mark.slow
 def test_compiled_losses_are_the_same():
     """Traced whole, without a break, and run by the tracer itself: what a GPU compiles is what a CPU computes."""
