@@ -40,18 +40,11 @@ def compiled(net):
     return torch.compile(net, backend="eager")  # never run: only its names matter
 
 
-def momentum():
-    net = tiny_net(1, "bn").train()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    net(torch.rand(4, 1, 8, 8)).sum().backward()
-    optimizer.step()
-    return optimizer.state_dict()
-
-
+OPTIMIZER = {"state": {k: {"momentum_buffer": t} for k, t in enumerate(AVERAGE.values())}, "param_groups": [{"lr": 1}]}
 CONTAINERS = ["state_dict", "model", "model_state_dict", "net", "network", "weights", "params", "module", "my_key"]
 FORMS = {
     "bare": lambda: STATE,
-    **{key: lambda key=key: {"epoch": 3, key: STATE, "optimizer": momentum()} for key in CONTAINERS},
+    **{key: lambda key=key: {"epoch": 3, key: STATE, "optimizer": OPTIMIZER} for key in CONTAINERS},
     "two levels": lambda: {"checkpoint": {"model": STATE, "step": torch.tensor(7)}, "args": {"lr": 0.1}},
     "DataParallel": lambda: nn.DataParallel(trained()).state_dict(),
     "compiled": lambda: compiled(trained()).state_dict(),
@@ -75,17 +68,9 @@ def test_one_network_is_found(tmp_path, form):
 
 
 def test_a_compiled_or_wrapped_network_here_and_a_bare_file(tmp_path):
-    class Logits(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = tiny_net(0, "bn")
-
-        def forward(self, x):
-            return self.inner(x)
-
     torch.save(STATE, tmp_path / "x.pt")
     images = torch.rand(3, 1, 8, 8)
-    for net in (Logits(), nn.DataParallel(tiny_net(0, "bn"))):
+    for net in (nn.Sequential(tiny_net(0, "bn")), nn.DataParallel(tiny_net(0, "bn"))):
         assert torch.equal(load_checkpoint(net, tmp_path / "x.pt").load(net)(images), trained()(images))
     net = compiled(tiny_net(0, "bn"))
     assert load_checkpoint(net, tmp_path / "x.pt").state.keys() == net.state_dict().keys()
@@ -194,13 +179,10 @@ def test_tied_weights_under_any_of_their_names(tmp_path):
 
 
 def test_buffers_that_are_not_kept_may_be_in_the_file():
-    class Constant(nn.Linear):
-        def __init__(self, persistent):
-            super().__init__(2, 3)
-            self.register_buffer("positions", torch.arange(2), persistent=persistent)
-
-    old = Constant(persistent=True)
-    (found,) = find_places(old.state_dict(), Constant(persistent=False))
+    net, old = nn.Linear(2, 3), nn.Linear(2, 3)
+    net.register_buffer("positions", torch.arange(2), persistent=False)
+    old.register_buffer("positions", torch.arange(2))
+    (found,) = find_places(old.state_dict(), net)
     assert found.tensors.keys() == {"weight", "bias"}
 
 

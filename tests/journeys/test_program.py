@@ -1,7 +1,6 @@
 """The installed program as a user meets it: a run from start to end, and every mistake in one sentence."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +14,6 @@ from modebridge.cli.app import app
 from modebridge.cli.boundary import run_program
 from modebridge.recipes import RECIPES
 from tests.runs.small import small
-
-
-def program(*arguments):
-    command = [sys.executable, "-m", "modebridge", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
 
 
 def invoke(*arguments):
@@ -53,7 +47,8 @@ def folder(tmp_path_factory):
     ],
 )
 def test_as_a_process_of_its_own(arguments, code, said):
-    answer = program(*arguments)
+    command = [sys.executable, "-m", "modebridge", *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == code
     assert said in " ".join((answer.stderr if code else answer.stdout).split())
     assert "Traceback" not in answer.stderr

@@ -46,9 +46,13 @@ def test_the_callers_module_is_left_alone_and_zero_epochs_is_the_start():
     assert fit_mode(net, loader(), config=quick(0)).id == Mode.from_module(net).id
 
 
-def test_best_needs_validation_data():
-    with pytest.raises(ModebridgeError, match="validation data"):
-        fit_mode(tiny_net(), loader(), config=replace(quick(), keep="best"))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"keep": "best"}, "validation data"), ({"lr": 1e6}, r"loss of 'mode' to be finite, but got .* in epoch")],
+)
+def test_training_that_cannot_be_or_go_on(change, message):
+    with pytest.raises(ModebridgeError, match=message):
+        fit_mode(tiny_net(), loader(), config=replace(quick(30), **change))
 
 
 def test_best_keeps_the_epoch_with_the_fewest_errors():
@@ -86,11 +90,6 @@ def test_curves_together_have_the_statistics_that_each_has_alone():
     assert together[1].start is b
     with pytest.raises(ModebridgeError, match="one loader for each"):
         fit_curves(net, [(a, b), (b, c), (a, c)], data)
-
-
-def test_a_diverging_loss_stops_the_run():
-    with pytest.raises(ModebridgeError, match=r"loss of 'mode' to be finite, but got .* in epoch"):
-        fit_mode(tiny_net(), loader(), config=replace(quick(30), lr=1e6))
 
 
 def test_epochs_are_told() -> None:
