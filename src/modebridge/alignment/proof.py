@@ -14,6 +14,7 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.nets.quirks import FAILED, plain_attention
+from modebridge.nets.running import arguments
 from modebridge.types import Batch, Batches, Inputs, Params
 
 BATCHES = 8
@@ -83,11 +84,10 @@ def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[I
 @torch.no_grad()
 def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
     """All tensors that a network returns, by name, with its own weights or others; attention is not fused."""
-    inputs = map_inputs(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
-    plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
+    plain, by_name = arguments([inputs])
     try:
         with plain_attention():
-            out = net(*plain, **by_name) if state is None else functional_call(net, (dict(state),), plain, by_name)
+            out = functional_call(net, (dict(state or {}),), tuple(plain), by_name)
     except ModebridgeError:
         raise
     except FAILED as error:

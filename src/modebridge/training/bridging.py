@@ -31,7 +31,7 @@ from modebridge.training.checks import (
     trainable,
 )
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
-from modebridge.types import Batch, Batches, Inputs
+from modebridge.types import Batch, Batches
 
 PAPER_MIXUP = 0.4
 """The paper's alpha of mixup."""
@@ -158,7 +158,12 @@ def _fit_all(
     for bridge in bridges.values():
         trainable(bridge.body)
     first = next(iter(bridges.values()))
-    least = _least_images(net, list(bridges.values()), engine, batch[0])
+    # The network itself is frozen. One bridge of each kind: recipes train dozens that differ only in their weights.
+    shapes = feature_shapes(net, batch[0], sorted({tap for bridge in bridges.values() for tap in bridge.taps}))
+    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges.values()}.values()
+    inputs = [zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]) for bridge in kinds]
+    pairs = zip(kinds, inputs, strict=True)
+    least = max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
     data = check_batches(train, "train", first.classes, batch[1], least)
     mixup, cutmix = config.mixing(PAPER_MIXUP)
     check_mixing(mixup, cutmix, batch[0])
@@ -166,16 +171,6 @@ def _fit_all(
     engine.speed_up(objective.bases)
     (states,) = run_training([objective], [data], [config.seed], "bridge", net, first.modes[0], valid, config, engine)
     return objective.result(states)
-
-
-def _least_images(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
-    """The minimum number of images per batch for every bridge to learn from; the network itself is frozen."""
-    shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
-    # One of each kind: recipes train dozens that differ only in their weights.
-    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
-    inputs = [zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]) for bridge in kinds]
-    pairs = zip(kinds, inputs, strict=True)
-    return max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
 
 
 def needs_labels(accuracy: float, images: int, classes: int) -> bool:
