@@ -96,20 +96,10 @@ def test_labels_of_any_whole_type_will_do():
         fit_curve(tiny_net(), *modes(2), loader(), r=-1)
 
 
-class Normed(nn.Module):
+def normed(seed: int = 0, dropout: float = 0.0) -> nn.Sequential:
     """Batch norm on vectors: nothing to learn from one image."""
-
-    def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.hidden = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(dropout), nn.ReLU())
-        self.head = nn.Linear(6, 3)
-        with torch.no_grad():
-            for parameter in (*self.hidden[0].parameters(), *self.head.parameters()):
-                parameter.normal_(0, 0.5, generator=generator)
-
-    def forward(self, x):
-        return self.head(self.hidden(x))
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(dropout), nn.ReLU(), nn.Linear(6, 3))
 
 
 def vectors(n: int) -> TensorDataset:
@@ -127,28 +117,28 @@ LEFT_OUT = "A batch of 1 image in train is skipped: batch norm needs at least 2"
 
 def test_a_last_batch_of_one_image_is_left_out():
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        got = fit_mode(Normed(), listed(9), config=quick(2))
-    assert got.id == fit_mode(Normed(), listed(9)[:2], config=quick(2)).id
+        got = fit_mode(normed(), listed(9), config=quick(2))
+    assert got.id == fit_mode(normed(), listed(9)[:2], config=quick(2)).id
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        got = fit_mode(Normed(), DataLoader(vectors(9), 4), config=quick(2))
-    assert got.id == fit_mode(Normed(), DataLoader(vectors(9), 4, drop_last=True), config=quick(2)).id
-    a, b = (Mode.from_module(Normed(seed)) for seed in (1, 2))
+        got = fit_mode(normed(), DataLoader(vectors(9), 4), config=quick(2))
+    assert got.id == fit_mode(normed(), DataLoader(vectors(9), 4, drop_last=True), config=quick(2)).id
+    a, b = (Mode.from_module(normed(seed)) for seed in (1, 2))
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        curve = fit_curve(Normed(), a, b, listed(9), config=quick(1))
-    assert curve.at(0.5).id == fit_curve(Normed(), a, b, listed(9)[:2], config=quick(1)).at(0.5).id
+        curve = fit_curve(normed(), a, b, listed(9), config=quick(1))
+    assert curve.at(0.5).id == fit_curve(normed(), a, b, listed(9)[:2], config=quick(1)).at(0.5).id
     # A bridge that has no batch norm learns from every image; only the midpoint's statistics do without the last.
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        fit_bridge(Normed(), start_curve(Normed(), a, b), listed(9), config=quick(1))
+        fit_bridge(normed(), start_curve(normed(), a, b), listed(9), config=quick(1))
     own = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        bridge = fit_bridge(Normed(), curve, listed(9), body=own, config=quick(1, mixup=0))
-    other = fit_bridge(Normed(), curve, listed(9)[:2], body=own, config=quick(1, mixup=0))
+        bridge = fit_bridge(normed(), curve, listed(9), body=own, config=quick(1, mixup=0))
+    other = fit_bridge(normed(), curve, listed(9)[:2], body=own, config=quick(1, mixup=0))
     assert torch.equal(bridge.body[0].weight, other.body[0].weight)
 
 
 def test_batches_of_one_image_are_refused_where_there_are_no_others():
     with pytest.raises(ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; increase"):
-        fit_mode(Normed(), DataLoader(vectors(5), 1), config=quick(1))
+        fit_mode(normed(), DataLoader(vectors(5), 1), config=quick(1))
 
 
 def test_one_image_is_enough_where_it_has_many_places():
@@ -163,17 +153,17 @@ def test_one_image_is_enough_where_it_has_many_places():
 def test_looking_ahead_draws_nothing():
     """Not from torch's own generator, and from the loader's no more than one look at the first batch takes."""
 
-    class Looking(Normed):
+    class Looking(nn.Sequential):
         def forward(self, x):  # at values, which the meta device does not have
             return super().forward(x) if x.sum() > 0 else None
 
-    for net in (Normed(dropout=0.5), Looking(dropout=0.5)):
+    for net in (normed(dropout=0.5), Looking(*normed(dropout=0.5))):
         torch.manual_seed(3)
         before = torch.get_rng_state()
         fit_mode(net, listed(8), config=quick(0))
         assert torch.equal(torch.get_rng_state(), before)
     generator, same = (torch.Generator().manual_seed(4) for _ in range(2))
-    fit_mode(Normed(), DataLoader(vectors(8), 4, shuffle=True, generator=generator), config=quick(0))
+    fit_mode(normed(), DataLoader(vectors(8), 4, shuffle=True, generator=generator), config=quick(0))
     next(iter(DataLoader(vectors(8), 4, shuffle=True, generator=same)))
     assert torch.equal(generator.get_state(), same.get_state())
 
@@ -272,8 +262,8 @@ def test_training_that_runs_away_and_stays_finite_is_said(fit):
 
 def test_weights_that_run_away_where_the_loss_does_not_show_it():
     # Weights in front of batch norm can be of any length, and the loss does not show it.
-    net = Normed()
-    for frozen in (net.head, net.hidden[1]):
+    net = normed()
+    for frozen in (net[4], net[1]):
         frozen.requires_grad_(False)
     with pytest.warns(UserWarning, match=r"The norm of the weights of 'mode' grew .* times, from .* diverged"):
         fit_mode(net, listed(8), config=TrainConfig(epochs=2, lr=1e6))
