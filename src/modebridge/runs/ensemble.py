@@ -14,7 +14,7 @@ from modebridge.baselines import MeanOfMembers
 from modebridge.bridges import Bridge
 from modebridge.deploy import Calibration
 from modebridge.ensembles import AnswerRule, Ensemble, SetRule
-from modebridge.errors import ModebridgeError, near, plural
+from modebridge.errors import ModebridgeError, near
 from modebridge.files import Card, describe, read_folder, save
 from modebridge.files.atomic import FILES
 from modebridge.members import Loaded, Member, Setting, identity, parse_member, row_plans
@@ -209,22 +209,26 @@ def share_run(
             f"Expected modes, students and bridges to share, but got '{names[0]}', whose network is built inside the "
             "run; use modebridge export for one file of it."
         )
-    scored, table = _scored_among_others(setting.recipe, notes["answers"], names)
-    title, known = DATA.get(setting.recipe.data.name, ("custom data", ""))
-    image = setting.facts.image
-    bridges = f" and {plural(len(ensemble.bridges), 'bridge')}" if len(ensemble.bridges) else ""
+    recipe, answers = setting.recipe, notes["answers"]
+    plans = row_plans(recipe)
+    rows = [row for row in plans if row.family == plans[0].family and set(row.members) <= set(answers.test)]
+    *ensembles, this = answers.score_rows([*rows, Row("**this**", names, "shared")])
+    scored, image = this.scores, setting.facts.image
+    title, known = DATA.get(recipe.data.name, ("custom data", ""))
     card = Card(
-        about=(
-            f"An ensemble of {plural(len(ensemble.bases), 'network')}{bridges}, trained on {title}. On the test split: "
-            f"{100 * scored.accuracy:.2f} % accuracy and a calibrated NLL of {scored.nll:.4f}, at "
-            f"x{scored.cost.relative_flops:.3f} of one network's FLOPs."
-        ),
+        about=f"An ensemble of {' + '.join(f'`{name}`' for name in names)}, trained on {title}.",
         license=license,
         task="image-classification" if image is not None and len(image) == 3 else "",
         datasets=(known,) if known else (),
         data=title,
         metrics={"accuracy": scored.accuracy, "nll": scored.nll, "ece": scored.ece, "brier_score": scored.brier},
-        sections=_sections(ensemble, setting, names, scored, table, title),
+        sections={
+            "Scores": f"{markdown_table([this, *ensembles])}\n\nTest split of {title}, {scored.n:,} images; calibrated "
+            f"by one temperature per row, fitted on {len(answers.valid_labels):,} validation images. DE-m: deep "
+            "ensemble of m networks. The scores hold for images of this kind only.",
+            "Training": f"Recipe `{recipe.name}`, seed {setting.seed}: {recipe.about.rstrip('.')}. The network takes "
+            "floats in [0, 1].",
+        },
         place=place,
     )
     written = save(ensemble, path, card=card, net=_stored_name(ensemble, setting))
@@ -238,55 +242,3 @@ def _stored_name(ensemble: Ensemble, setting: Setting) -> str | None:
         return name if name is not None and describe(ensemble.bases[0], name) is not None else None
     except ModebridgeError:  # built with weights or settings that no name describes
         return None
-
-
-def _scored_among_others(recipe: Recipe, answers: LogitTable, names: tuple[str, ...]) -> tuple[Scored, str]:
-    """The shared ensemble's scores, and a table with deep ensembles, the first bridge, heads and the control."""
-    plans = row_plans(recipe)
-    wanted = [row for row in plans if row.family == plans[0].family or row.role in ("bridge", "heads", "control")]
-    existing = [row for row in wanted if set(row.members) <= set(answers.test)]
-    *rows, this = answers.score_rows([*existing, Row("**this**", names, "shared")])
-    return this.scores, (
-        f"{markdown_table([this, *rows])}\n\nTest split, {this.scores.n:,} images. NLL, ECE and Brier score are "
-        f"calibrated: one temperature per row, fitted on {len(answers.valid_labels):,} validation images. FLOPs and "
-        "params: in units of one network. DE-m: deep ensemble of m networks. DEE: how many networks a deep ensemble "
-        "needs for the same NLL. 95 % bootstrap interval of this NLL over test images: "
-        f"{' to '.join(f'{end:.4f}' for end in this.scores.intervals['nll'])}."
-    )
-
-
-def _sections(
-    ensemble: Ensemble, setting: Setting, names: Sequence[str], scored: Scored, table: str, title: str
-) -> dict[str, str]:
-    """The model card's sections by title."""
-    from modebridge import __version__
-
-    recipe, facts, cost, unit = setting.recipe, setting.facts, scored.cost, setting.base_cost
-    networks = [f"- `{name}`: a network" for name in names[: len(ensemble.bases)]]
-    others = zip(names[len(networks) :], ensemble.bridges, strict=True)
-    members = "\n".join([*networks, *(f"- `{name}`: a bridge ({bridge.extra_repr()})" for name, bridge in others)])
-    counts = ", ".join(f"{count:,} {split}" for split, count in facts.counts.items())
-    shape = "several inputs" if facts.image is None else f"inputs of {' x '.join(map(str, facts.image))}"
-    noise = recipe.data.noise
-    noisy = f" Fixed pixel noise of {noise:g} standard deviations of the images." if noise else ""
-    return {
-        "What is in it": (
-            f"{members}\n\nThe prediction is the mean of their probabilities, calibrated by the temperature "
-            f"{float(ensemble.temperature):.4f}, which was fitted on the validation split."
-        ),
-        "Scores": table,
-        "Data": (
-            f"{title}: {facts.classes} classes, {shape}; {counts}. The network takes floats in [0, 1].{noisy}\n\nThe "
-            "scores hold for images of this kind only."
-        ),
-        "Cost": (
-            f"{cost.relative_flops * unit.flops / 1e6:,.2f} million multiply-adds per image and "
-            f"{cost.relative_params * unit.params / 1e6:,.3f} million parameters: x{cost.relative_flops:.3f} and "
-            f"x{cost.relative_params:.3f} of one network. Counted: convolutions and matrix products."
-        ),
-        "Training": (
-            f"{recipe.about.rstrip('.')}.\n\nRecipe `{recipe.name}`, seed {setting.seed}, {recipe.modes} modes. "
-            f"Epochs: {recipe.mode.epochs} per mode, {recipe.curve.epochs} per curve, {recipe.bridge.epochs} per "
-            f"bridge. Written by modebridge {__version__}."
-        ),
-    }

@@ -73,7 +73,7 @@ def advise(
     It must be significantly better than the first mode and not significantly worse than the best one, by paired
     bootstrap intervals of the NLL; of these, the one with the most members is chosen, and then the lowest NLL. If there
     is none, it is the first mode alone. (The lowest of many scores on a few hundred images is mostly lucky. Taking the
-    cheapest instead of the most members was tried: it loses half of the gain on small validation splits.)
+    cheapest instead of the most members was tried: it loses a fifth of the gain on the demo.)
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
