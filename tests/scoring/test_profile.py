@@ -50,8 +50,6 @@ def test_refusals():
     for positions, words in ((1, "at least 2"), ([], "at least one r"), ([1.5], r"\[0, 1\]")):
         with pytest.raises(ModebridgeError, match=words):
             curve_profile(NET, curve(), DATA, positions)
-    with pytest.raises(ModebridgeError, match="Expected data to have batches"):
-        curve_profile(NET, curve(), [])
 
 
 @pytest.mark.parametrize(
