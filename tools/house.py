@@ -89,7 +89,8 @@ def main() -> None:
     size = sum(path.stat().st_size for path in tracked("*")) / 1e6
     parameters = {name: len(inspect.signature(getattr(mb, name)).parameters) for name in ("fit_bridge", "export")}
     rows = [
-        ("lines of src / files", f"{lines_of(source):,} / {len(source)}", "21,000 / 125"),
+        # 21,000 for everything else and 900 for decisions: sets, abstention, advice.
+        ("lines of src / files", f"{lines_of(source):,} / {len(source)}", "21,900 / 125"),
         ("lines of tests", f"{lines_of(tests):,}", "14,000"),
         ("files that run code in one fit_bridge", str(len(used)), "20"),
         ("CLI options / recipe keys", f"{sum(options.values())} / {len(keys)}", "60 / 45"),

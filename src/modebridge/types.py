@@ -13,8 +13,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from modebridge.trees import Params as Params
-from modebridge.trees import State as State
+from modebridge.trees import Params as Params, State as State
 
 T = TypeVar("T")
 

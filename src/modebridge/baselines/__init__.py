@@ -1,17 +1,10 @@
 """Methods to compare bridges with: ensembles inside one network, each a module that returns logits (M * B, K)."""
 
-from modebridge.baselines.baseline import Baseline, BaselineObjective, MeanOfMembers
-from modebridge.baselines.batch_ensemble import BatchEnsemble, RankOne
-from modebridge.baselines.mimo import Mimo, MimoObjective
-from modebridge.baselines.packed import Packed
-
-__all__ = [
-    "Baseline",
-    "BaselineObjective",
-    "BatchEnsemble",
-    "MeanOfMembers",
-    "Mimo",
-    "MimoObjective",
-    "Packed",
-    "RankOne",
-]
+from modebridge.baselines.baseline import (
+    Baseline as Baseline,
+    BaselineObjective as BaselineObjective,
+    MeanOfMembers as MeanOfMembers,
+)
+from modebridge.baselines.batch_ensemble import BatchEnsemble as BatchEnsemble, RankOne as RankOne
+from modebridge.baselines.mimo import Mimo as Mimo, MimoObjective as MimoObjective
+from modebridge.baselines.packed import Packed as Packed

@@ -1,5 +1,3 @@
 """The command line: one verb per task."""
 
-from modebridge.cli.boundary import main
-
-__all__ = ["main"]
+from modebridge.cli.boundary import main as main

@@ -175,8 +175,7 @@ def cost(
     paper: Annotated[bool, typer.Option("--paper", help="Also show costs as counted in the paper.")] = False,
 ) -> None:
     """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
-    from modebridge.cli import run as runs
-    from modebridge.cli import show
+    from modebridge.cli import run as runs, show
 
     show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper)
 

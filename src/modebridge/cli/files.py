@@ -212,8 +212,7 @@ def serve(
     Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
     """
     try:
-        from modebridge.deploy.serve import ServeConfig
-        from modebridge.deploy.serve import serve as serve_file
+        from modebridge.deploy.serve import ServeConfig, serve as serve_file
     except ImportError as error:
         raise ModebridgeError(
             f"Expected Starlette and uvicorn for serving, but got '{error}'; pip install 'modebridge[serve]'."

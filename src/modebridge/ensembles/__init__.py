@@ -1,35 +1,21 @@
 """Step 4: average the members' probabilities, calibrate the mean, and decide."""
 
-from modebridge.ensembles.decisions import AnswerRule, Method, SetRule, cascade_threshold
-from modebridge.ensembles.ensemble import Ensemble
-from modebridge.ensembles.forward import (
-    Bases,
-    EvaluationOnly,
-    Mean,
-    Output,
-    average,
-    cascaded,
-    features_of,
-    member_logits,
-    probabilities_of,
+from modebridge.ensembles.decisions import (
+    AnswerRule as AnswerRule,
+    Method as Method,
+    SetRule as SetRule,
+    cascade_threshold as cascade_threshold,
 )
-from modebridge.ensembles.temperature import fit_temperature, scale
-
-__all__ = [
-    "AnswerRule",
-    "Bases",
-    "Ensemble",
-    "EvaluationOnly",
-    "Mean",
-    "Method",
-    "Output",
-    "SetRule",
-    "average",
-    "cascade_threshold",
-    "cascaded",
-    "features_of",
-    "fit_temperature",
-    "member_logits",
-    "probabilities_of",
-    "scale",
-]
+from modebridge.ensembles.ensemble import Ensemble as Ensemble
+from modebridge.ensembles.forward import (
+    Bases as Bases,
+    EvaluationOnly as EvaluationOnly,
+    Mean as Mean,
+    Output as Output,
+    average as average,
+    cascaded as cascaded,
+    features_of as features_of,
+    member_logits as member_logits,
+    probabilities_of as probabilities_of,
+)
+from modebridge.ensembles.temperature import fit_temperature as fit_temperature, scale as scale

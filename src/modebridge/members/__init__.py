@@ -4,69 +4,40 @@ To add a kind, write a subclass of `Member` (and of `Node`, if it is trained) in
 """
 
 from modebridge.members.baseline import BatchEnsembleMember, MimoMember, PackedMember
-from modebridge.members.bridge import BridgeMember, ControlMember, SmallNetwork
-from modebridge.members.curve import Pin, PointMember, load_curve
-from modebridge.members.heads import HeadsMember
-from modebridge.members.member import (
-    KINDS,
-    METHODS,
-    ArtefactData,
-    Loaded,
-    Made,
-    Member,
-    Method,
-    Node,
-    Parents,
-    Tensors,
-    base_epochs,
-    file_of_own_kinds,
-    identity,
-    key_of,
-    members_of,
-    nodes_behind,
-    parse_member,
-    register,
-    row_plans,
+from modebridge.members.bridge import (
+    BridgeMember as BridgeMember,
+    ControlMember as ControlMember,
+    SmallNetwork as SmallNetwork,
 )
-from modebridge.members.network import ModeMember, SwaMember
-from modebridge.members.setting import Setting
-from modebridge.members.student import StudentMember
+from modebridge.members.curve import Pin as Pin, PointMember as PointMember, load_curve as load_curve
+from modebridge.members.heads import HeadsMember as HeadsMember
+from modebridge.members.member import (
+    KINDS as KINDS,
+    METHODS as METHODS,
+    ArtefactData as ArtefactData,
+    Loaded as Loaded,
+    Made as Made,
+    Member as Member,
+    Method as Method,
+    Node as Node,
+    Parents as Parents,
+    Tensors as Tensors,
+    base_epochs as base_epochs,
+    file_of_own_kinds as file_of_own_kinds,
+    identity as identity,
+    key_of as key_of,
+    members_of as members_of,
+    nodes_behind as nodes_behind,
+    parse_member as parse_member,
+    register as register,
+    row_plans as row_plans,
+)
+from modebridge.members.network import ModeMember as ModeMember, SwaMember as SwaMember
+from modebridge.members.setting import Setting as Setting
+from modebridge.members.student import StudentMember as StudentMember
 
 _KINDS: list[type[Member]] = [ModeMember, PointMember, BridgeMember, ControlMember, HeadsMember, StudentMember]
 _KINDS += [SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
 for _kind in _KINDS:
     register(_kind)
 METHODS["distilled"] = StudentMember
-
-__all__ = [
-    "KINDS",
-    "METHODS",
-    "ArtefactData",
-    "BridgeMember",
-    "ControlMember",
-    "HeadsMember",
-    "Loaded",
-    "Made",
-    "Member",
-    "Method",
-    "ModeMember",
-    "Node",
-    "Parents",
-    "Pin",
-    "PointMember",
-    "Setting",
-    "SmallNetwork",
-    "StudentMember",
-    "SwaMember",
-    "Tensors",
-    "base_epochs",
-    "file_of_own_kinds",
-    "identity",
-    "key_of",
-    "load_curve",
-    "members_of",
-    "nodes_behind",
-    "parse_member",
-    "register",
-    "row_plans",
-]

@@ -1,54 +1,37 @@
 """The paper's networks, and how to run, inspect and count any network. Independent of the method."""
 
-from modebridge.nets.architecture import same_architecture
+from modebridge.nets.architecture import same_architecture as same_architecture
 from modebridge.nets.blocks import (
-    BasicBlock,
-    BottleneckBlock,
-    FilterResponseNorm,
-    Norm,
-    SameConv2d,
-    fresh_weights,
-    initialise,
+    BasicBlock as BasicBlock,
+    BottleneckBlock as BottleneckBlock,
+    FilterResponseNorm as FilterResponseNorm,
+    Norm as Norm,
+    SameConv2d as SameConv2d,
+    fresh_weights as fresh_weights,
+    initialise as initialise,
 )
-from modebridge.nets.quirks import tracing
-from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
+from modebridge.nets.quirks import tracing as tracing
+from modebridge.nets.resnet import (
+    SPECS as SPECS,
+    ResNet as ResNet,
+    ResNetSpec as ResNetSpec,
+    last_blocks_tap as last_blocks_tap,
+    resnet as resnet,
+    spec_of as spec_of,
+)
 from modebridge.nets.running import (
-    Tapped,
-    Taps,
-    call,
-    check_tap,
-    frozen_copy,
-    logits_of,
-    run,
+    Tapped as Tapped,
+    Taps as Taps,
+    call as call,
+    check_tap as check_tap,
+    frozen_copy as frozen_copy,
+    logits_of as logits_of,
+    run as run,
 )
-from modebridge.nets.taps import Inspection, Tap, find_taps, listed_taps, taps_to_read
-
-__all__ = [
-    "SPECS",
-    "BasicBlock",
-    "BottleneckBlock",
-    "FilterResponseNorm",
-    "Inspection",
-    "Norm",
-    "ResNet",
-    "ResNetSpec",
-    "SameConv2d",
-    "Tap",
-    "Tapped",
-    "Taps",
-    "call",
-    "check_tap",
-    "find_taps",
-    "fresh_weights",
-    "frozen_copy",
-    "initialise",
-    "last_blocks_tap",
-    "listed_taps",
-    "logits_of",
-    "resnet",
-    "run",
-    "same_architecture",
-    "spec_of",
-    "taps_to_read",
-    "tracing",
-]
+from modebridge.nets.taps import (
+    Inspection as Inspection,
+    Tap as Tap,
+    find_taps as find_taps,
+    listed_taps as listed_taps,
+    taps_to_read as taps_to_read,
+)

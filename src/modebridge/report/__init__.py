@@ -1,39 +1,28 @@
 """Tables, figures and the report page, from plain data."""
 
-from modebridge.report.figures import cost_figure, dots_figure, lines_figure
-from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, closed_gap, page, summary
-from modebridge.report.tables import (
-    Cell,
-    Column,
-    StudyTable,
-    as_dicts,
-    cell_of,
-    decisions_table,
-    markdown_table,
-    plain_table,
-    study_table,
-    terminal_table,
+from modebridge.report.figures import (
+    cost_figure as cost_figure,
+    dots_figure as dots_figure,
+    lines_figure as lines_figure,
 )
-
-__all__ = [
-    "Cell",
-    "Column",
-    "PageData",
-    "Samples",
-    "StudyPart",
-    "StudyTable",
-    "as_dicts",
-    "best_for_cost",
-    "cell_of",
-    "closed_gap",
-    "cost_figure",
-    "decisions_table",
-    "dots_figure",
-    "lines_figure",
-    "markdown_table",
-    "page",
-    "plain_table",
-    "study_table",
-    "summary",
-    "terminal_table",
-]
+from modebridge.report.page import (
+    PageData as PageData,
+    Samples as Samples,
+    StudyPart as StudyPart,
+    best_for_cost as best_for_cost,
+    closed_gap as closed_gap,
+    page as page,
+    summary as summary,
+)
+from modebridge.report.tables import (
+    Cell as Cell,
+    Column as Column,
+    StudyTable as StudyTable,
+    as_dicts as as_dicts,
+    cell_of as cell_of,
+    decisions_table as decisions_table,
+    markdown_table as markdown_table,
+    plain_table as plain_table,
+    study_table as study_table,
+    terminal_table as terminal_table,
+)

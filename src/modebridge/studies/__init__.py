@@ -10,8 +10,6 @@ from modebridge.studies import paper_tables
 from modebridge.studies.comparison import comparison_study
 from modebridge.studies.shift import shift_study
 
-__all__ = ["STUDIES", "run_study", "write_study"]
-
 STUDIES: dict[str, Callable[[Run], tuple[list[StudyTable], str]]] = {
     "type1": paper_tables.type1,
     "type2": paper_tables.type2,

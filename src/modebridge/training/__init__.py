@@ -1,27 +1,23 @@
 """The training loop, and fitting modes, curves, bridges and students with it."""
 
-from modebridge.training.bridging import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, fit_many
-from modebridge.training.config import Engine, TrainConfig
-from modebridge.training.fit import distill, fit_curve, fit_curves, fit_modes, fit_students
-from modebridge.training.loop import Task, train
-from modebridge.training.progress import Checkpoints, Epoch, Report, TensorBoard
-
-__all__ = [
-    "BEST_CUTMIX",
-    "PAPER_MIXUP",
-    "Checkpoints",
-    "Engine",
-    "Epoch",
-    "Report",
-    "Task",
-    "TensorBoard",
-    "TrainConfig",
-    "distill",
-    "fit_bridge",
-    "fit_curve",
-    "fit_curves",
-    "fit_many",
-    "fit_modes",
-    "fit_students",
-    "train",
-]
+from modebridge.training.bridging import (
+    BEST_CUTMIX as BEST_CUTMIX,
+    PAPER_MIXUP as PAPER_MIXUP,
+    fit_bridge as fit_bridge,
+    fit_many as fit_many,
+)
+from modebridge.training.config import Engine as Engine, TrainConfig as TrainConfig
+from modebridge.training.fit import (
+    distill as distill,
+    fit_curve as fit_curve,
+    fit_curves as fit_curves,
+    fit_modes as fit_modes,
+    fit_students as fit_students,
+)
+from modebridge.training.loop import Task as Task, train as train
+from modebridge.training.progress import (
+    Checkpoints as Checkpoints,
+    Epoch as Epoch,
+    Report as Report,
+    TensorBoard as TensorBoard,
+)
