@@ -7,8 +7,7 @@ import pytest
 import scipy.stats
 import torch
 import torchvision.models
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.func import jacrev
 
 from modebridge import trees

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import modebridge
-from modebridge.cli import run as run_module
-from modebridge.cli import show, terminal
+from modebridge.cli import run as run_module, show, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, STOPPED, run_program
 from modebridge.report import plain_table
 

@@ -65,7 +65,15 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert set(anchors) <= set(checker.ids)
     assert all(anchors.count(anchor) == 2 for anchor in anchors)
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
-    parts = "Results", "Cost and performance", "Along the curves", "A few images", "Calibration", "Decisions", "Training"
+    parts = (
+        "Results",
+        "Cost and performance",
+        "Along the curves",
+        "A few images",
+        "Calibration",
+        "Decisions",
+        "Training",
+    )
     for part in parts:
         assert f'">{part}</a></h2>' in text
     assert '<h2 id="study-correspondence"><a href="#study-correspondence">Study: correspondence</a></h2>' in text

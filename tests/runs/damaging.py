@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import run as run_module
-from modebridge.cli import show, terminal
+from modebridge.cli import run as run_module, show, terminal
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
-from modebridge.runs import RunFolder
-from modebridge.runs import results as results_module
+from modebridge.runs import RunFolder, results as results_module
 from modebridge.scoring import LogitTable, logit_table, resampled_means, table
 from modebridge.studies import write_study
 from modebridge.training import Epoch

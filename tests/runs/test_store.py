@@ -26,8 +26,7 @@ from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe
 from modebridge.runs.logits import Labels
 from modebridge.runs.plan import find_modes
 from tests.runs.damaging import flip
-from tests.runs.small import finished as finished_run
-from tests.runs.small import small
+from tests.runs.small import finished as finished_run, small
 
 HOLD = """
 import sys, time

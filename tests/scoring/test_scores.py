@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import bootstrap
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torch_uncertainty.metrics import BrierScore, CalibrationError, CategoricalNLL
