@@ -32,7 +32,11 @@ from modebridge.members.member import (
     register as register,
     row_plans as row_plans,
 )
-from modebridge.members.network import ModeMember as ModeMember, SwaMember as SwaMember
+from modebridge.members.network import (
+    ModeMember as ModeMember,
+    SwaMember as SwaMember,
+    TrainedNetwork as TrainedNetwork,
+)
 from modebridge.members.setting import Setting as Setting
 from modebridge.members.student import StudentMember as StudentMember
 

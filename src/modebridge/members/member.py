@@ -214,15 +214,19 @@ METHODS: dict[str, type[Method]] = {}
 
 def register(kind: K) -> K:
     """Register a kind of member for recipes, tables, plots and the command line; a decorator."""
-    known = [(other.__module__, other.__qualname__) for other in KINDS]
-    if (kind.__module__, kind.__qualname__) in known:
-        # A file that was edited and loaded again.
-        KINDS[known.index((kind.__module__, kind.__qualname__))] = kind
+    # A user's file that was edited, or copied elsewhere, and loaded again replaces its kinds.
+    known = [_home(other) for other in KINDS]
+    if _home(kind) in known:
+        KINDS[known.index(_home(kind))] = kind
     else:
         KINDS.append(kind)
     if issubclass(kind, Method):
         METHODS[kind.method] = kind
     return kind
+
+
+def _home(kind: type[Member]) -> tuple[str, str]:
+    return "" if kind.__module__.startswith(USER) else kind.__module__, kind.__qualname__
 
 
 def file_of_own_kinds() -> str:
