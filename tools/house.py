@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +30,8 @@ def files_in_fit_bridge() -> list[str]:
     from torch import nn
 
     import modebridge as mb
+
+    warnings.simplefilter("ignore")  # these networks are not trained
 
     def small() -> nn.Module:
         layers = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]

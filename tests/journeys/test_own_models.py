@@ -13,7 +13,7 @@ from modebridge.errors import ModebridgeError
 from tests.networks import NETWORKS, HuggingFaceStyle, made
 from tests.scenarios import fit_mode
 
-QUICK = mb.TrainConfig(epochs=1, lr=0.01, warmup=1, keep="last")
+QUICK = mb.TrainConfig(epochs=1, warmup=1, keep="last")
 
 
 def pairs(n: int = 24, batch: int = 12, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -13,9 +13,9 @@ from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
 from modebridge.nets import run
-from modebridge.training import Engine, fit_bridge
+from modebridge.training import Engine, distill, fit_bridge
 from modebridge.training.bridging import training_accuracy
-from tests.scenarios import Vectors, blobs, fit_bridges, loader, modes, quick, tiny_net
+from tests.scenarios import Vectors, blobs, fit_bridges, fit_mode, loader, modes, quick, tiny_net
 
 ONE_EPOCH = quick(1)
 
@@ -141,3 +141,15 @@ def test_one_block_halves_the_map_rather_than_be_narrow():
         assert block.conv1.out_channels >= 16
     tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, wide=True)
     assert tiny.layers[0].conv1.stride == (1, 1)
+
+
+def test_networks_at_chance_and_results_that_do_not_help_are_said():
+    data, guess = loader(40, 8), [Mode.from_module(tiny_net(seed)) for seed in range(2)]
+    with pytest.warns(UserWarning, match=r"right on only \d+% of its training data, no better than chance"):
+        fit_bridge(tiny_net(), guess, [(x, torch.randint(3, y.shape)) for x, y in data], config=quick(0))
+    trained = [fit_mode(tiny_net(seed), data, config=quick(20)) for seed in range(2)]
+    bad = replace(quick(1), lr=1e-9)
+    with pytest.warns(UserWarning, match="With the bridge, the NLL on valid is"):
+        fit_bridge(tiny_net(), trained, data, valid=loader(40, 8, seed=3), config=bad)
+    with pytest.warns(UserWarning, match="With the student, the NLL on valid is"):
+        distill(tiny_net(), trained, data, valid=loader(40, 8, seed=3), config=bad)

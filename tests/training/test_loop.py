@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
@@ -18,23 +19,64 @@ from modebridge.training import Checkpoints, Epoch, Task, TensorBoard, TrainConf
 from tests.scenarios import EXACT, blobs, fit_mode, loader, modes, quick, tiny_net
 
 
-@pytest.mark.parametrize(("norm", "nesterov"), [("frn", "no"), ("bn", "no"), ("frn", "standard")])
-def test_the_loop_is_plain_sgd(norm, nesterov):
-    config = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-2, warmup=2, keep="last", nesterov=nesterov)
+def decayed(params, lr=0.05, decay=1e-2):
+    """AdamW as is usual: vectors do not decay."""
+    groups = [{"params": [p for p in params if (p.dim() > 1) == wide], "weight_decay": decay * wide} for wide in (0, 1)]
+    return torch.optim.AdamW(groups, lr=lr)
+
+
+OPTIMIZERS = {
+    "frn": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2),
+    "bn": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2),
+    "nesterov": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2, nesterov=True),
+    "adamw": decayed,
+    "own": lambda params: torch.optim.RMSprop(params, lr=0.05),
+    "clipped": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-2),
+}
+OPTIONS = {
+    "nesterov": {"nesterov": "standard"},
+    "adamw": {"optimizer": "adamw"},
+    "own": {"optimizer": OPTIMIZERS["own"], "lr": None},
+    "clipped": {"clip": 0.3},
+}
+
+
+@pytest.mark.parametrize("way", OPTIMIZERS)
+def test_the_loop_is_plain_torch(way):
+    norm = "bn" if way == "bn" else "frn"
+    config = TrainConfig(**{"epochs": 3, "lr": 0.05, "weight_decay": 1e-2, "warmup": 2, **OPTIONS.get(way, {})})
     got = fit_mode(tiny_net(0, norm, EXACT), loader(20, 8, dtype=EXACT), config=config)
     net = tiny_net(0, norm, EXACT).train()
-    options = {"momentum": 0.9, "weight_decay": 1e-2, "nesterov": nesterov == "standard"}
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, **options)
+    optimizer = OPTIMIZERS[way](list(net.parameters()))
     data = loader(20, 8, dtype=EXACT)
     for epoch in range(3):
-        optimiser.param_groups[0]["lr"] = 0.05 * config.factor(epoch)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * config.factor(epoch)
         for images, labels in data:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(net(images), labels).backward()
-            optimiser.step()
+            if config.clip:
+                assert float(torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip)) > 0.1
+            optimizer.step()
     for name, tensor in net.state_dict().items():
-        torch.testing.assert_close(got.state[name], tensor, rtol=0, atol=1e-12)
+        # torch's clipping adds 1e-6 to the norm; what divides by small numbers magnifies rounding.
+        close = {"clipped": 1e-5, "adamw": 1e-7, "own": 1e-6}.get(way, 1e-12)
+        torch.testing.assert_close(got.state[name], tensor, rtol=0, atol=close)
         assert tensor.dim() < 4 or got.state[name].is_contiguous(memory_format=torch.channels_last), "as they were"
+
+
+def test_the_optimizer_that_a_network_gets():
+    plain, attentive = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Sequential(nn.LayerNorm(2))
+    auto = TrainConfig(epochs=1)
+    assert (auto.resolved(plain).optimizer, auto.resolved(plain).lr) == ("sgd", 0.1)
+    assert (auto.resolved(attentive).optimizer, auto.resolved(attentive).lr) == ("adamw", 0.001)
+    assert TrainConfig(epochs=1, optimizer="sgd", lr=0.2).resolved(attentive).lr == 0.2
+    with pytest.warns(UserWarning, match="AdamW, for which a learning rate of 0.1 is large"):
+        TrainConfig(epochs=1, lr=0.1).resolved(attentive)
+    assert "optimizer=tests.training.test_loop.decayed" in TrainConfig(epochs=1, optimizer=decayed).key
+    for wrong, message in (("lion", "'auto', 'sgd' or 'adamw', but got 'lion'"), (len, "Optimizer, but got int")):
+        with pytest.raises(ModebridgeError, match=message):
+            fit_mode(tiny_net(), loader(), config=TrainConfig(epochs=1, optimizer=wrong))
 
 
 def test_the_callers_module_is_left_alone_and_zero_epochs_is_the_start():

@@ -92,7 +92,16 @@ def two_bridges(lives=-1, names=("one", "two"), **options):
     return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
 
 
-FITS = [two_modes, two_curves, two_bridges]
+def by_adamw(lives=-1, **options):
+    return two_modes(lives, optimizer="adamw", **options)
+
+
+def by_another(lives=-1, **options):
+    """An optimizer with a history of its own, and numbers that are no tensors."""
+    return two_modes(lives, optimizer=lambda params: torch.optim.ASGD(params, lr=0.05), **options)
+
+
+FITS = [two_modes, two_curves, two_bridges, by_adamw, by_another]
 
 
 @pytest.mark.parametrize("fit", FITS)

@@ -182,7 +182,7 @@ class Recipe:
 
     def training(self, stage: Stage) -> TrainConfig:
         shared: dict[str, Any] = {key: getattr(self, key) for key in ("lr", "momentum", "nesterov", "warmup")}
-        return TrainConfig(**vars(getattr(self, stage)), **shared)
+        return TrainConfig(optimizer="sgd", **vars(getattr(self, stage)), **shared)
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower index first.

@@ -15,6 +15,7 @@ from modebridge.batches import check_batch, check_labels, first_batch, go_to_epo
 from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.bridge import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, has_statistics
@@ -29,6 +30,7 @@ from modebridge.training.checks import (
     run_training,
     runs_on,
     trainable,
+    warn_if_worse,
 )
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
 from modebridge.types import Batch, Batches
@@ -86,7 +88,7 @@ def fit_bridge(
             bridge one head per target.
         body: your own module from feature(s) to logits, used instead of building one; its parameters with
             `requires_grad=False` are not trained.
-        valid: held-out data for `config.keep == "best"`, the lowest KL.
+        valid: held-out data for `config.keep == "best"`, the lowest KL, and to warn if the bridge does not help.
         config: all options of training.
     """
     check_choices(net, modes, kind)
@@ -99,7 +101,13 @@ def fit_bridge(
             modes = modes.with_statistics(net, 0.5, checked)
     elif target == "curve" and not isinstance(modes, Curve):
         others = other_targets(listed(modes), kind)
-        fit = accuracy, _, _ = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
+        fit = accuracy, images, classes = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
+        if accuracy <= by_chance(images, classes):
+            warnings.warn(
+                f"A network that the bridge reads is right on only {accuracy:.0%} of its training data, no better than "
+                "chance: check that it is trained, and that images and labels are as in its training.",
+                stacklevel=2,
+            )
         if needs_labels(*fit) and body is None:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "
@@ -113,7 +121,11 @@ def fit_bridge(
     with runs_on(net, batch[0], "train"):
         options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
         bridge = plan_bridge(net, modes, batch[0], target=target, **options)
-    return _fit_all(net, {"bridge": bridge}, train, config, valid, engine, batch)["bridge"]
+    fitted = _fit_all(net, {"bridge": bridge}, train, config, valid, engine, batch)["bridge"]
+    if valid is not None:
+        base = list(bridge.modes)
+        warn_if_worse(Ensemble(net, base), Ensemble(net, base, [fitted]), valid, config, "With the bridge")
+    return fitted
 
 
 def fit_many(
@@ -158,6 +170,7 @@ def _fit_all(
     for bridge in bridges.values():
         trainable(bridge.body)
     first = next(iter(bridges.values()))
+    config = config.resolved(first.body)  # what is trained is the body, whatever the network is
     # The network itself is frozen. One bridge of each kind: recipes train dozens that differ only in their weights.
     shapes = feature_shapes(net, batch[0], sorted({tap for bridge in bridges.values() for tap in bridge.taps}))
     kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges.values()}.values()
@@ -182,9 +195,13 @@ def needs_labels(accuracy: float, images: int, classes: int) -> bool:
     >>> [needs_labels(accuracy, 1000, 10) for accuracy in (0.1, 0.2, 0.94, 0.95)]
     [False, True, True, False]
     """
+    return by_chance(images, classes) < accuracy < LABELS_BELOW
+
+
+def by_chance(images: int, classes: int) -> float:
+    """The highest accuracy that chance explains: three standard errors above guessing."""
     chance = 1 / max(classes, 1)
-    spread = math.sqrt(chance * (1 - chance) / max(images, 1))
-    return chance + 3 * spread < accuracy < LABELS_BELOW
+    return chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1))
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ from modebridge.batches import (
     shapes_of,
     take_rows,
 )
+from modebridge.ensembles import Ensemble, fit_temperature, scale
+from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.matching import image_size
 from modebridge.modes import Mode
@@ -54,6 +56,7 @@ def run_training(
     if valid is not None and config.keep == "best":
         images, labels = first_batch(valid, "valid")
         valid = engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
+    config = config.resolved(net)
     triples = zip(objectives, data, seeds, strict=True)
     tasks = [Task(objective, batches, valid, seed) for objective, batches, seed in triples]
     trained = train(tasks, config, engine=engine, title=title)
@@ -69,6 +72,22 @@ def run_training(
                 )
                 return trained  # one warning is enough: all members have the same settings
     return trained
+
+
+def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainConfig, what: str) -> None:
+    """Warn if what was trained has a higher NLL on held-out data than what it started from, each calibrated there."""
+    engine, levels = Engine.of(config, base), []
+    for ensemble in (base, new):
+        table, labels = ensemble.to(engine.device).averaged(engine.feed(valid))
+        with warnings.catch_warnings(action="ignore"):
+            tempered = scale(table, fit_temperature(table, labels))
+        levels.append(float(torch.nn.functional.nll_loss((tempered + FLOOR).log(), labels.to(table.device))))
+    if levels[1] > levels[0]:
+        warnings.warn(
+            f"{what}, the NLL on valid is {levels[1]:.4f}, and {levels[0]:.4f} with the first network alone; train "
+            "longer, or change the optimizer or the learning rate.",
+            stacklevel=3,
+        )
 
 
 class Checked(Mapped):

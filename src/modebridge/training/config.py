@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -25,16 +26,23 @@ MOST = 10**6
 SEEDS = 2**62
 """Upper limit for seeds. Torch's generators take 64 bits, and a run also uses seeds slightly above its own."""
 CHOICES = {
+    "optimizer": ("auto", "sgd", "adamw"),
     "nesterov": ("no", "standard", "authors"),
     "keep": ("best", "last"),
     "precision": ("auto", "fp32", "bf16"),
 }
-LEAST = {"epochs": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "warmup": 1, "average_from": 0}
+LEAST = {"epochs": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0, "warmup": 1, "average_from": 0}
 """Lower limits; those of integers are integers."""
 HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
 """Fields that do not determine the numbers, up to rounding."""
 PROGRAMS = 512
 """How many programs one process may compile: more than a study has bridges."""
+
+RATES, LARGE = {"sgd": 0.1, "adamw": 0.001}, 0.01
+ATTENTIVE = (nn.LayerNorm, nn.MultiheadAttention, nn.RMSNorm)
+"""Layers of networks that SGD trains poorly."""
+
+OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -42,13 +50,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """SGD with warm-up and cosine decay, the paper's schedule for everything.
+    """An optimizer with warm-up and cosine decay, the paper's schedule for everything.
 
     Args:
         epochs: passes over the training data.
-        lr: the peak learning rate.
+        lr: the peak learning rate; None is 0.1 for SGD and 0.001 for AdamW.
+        optimizer: "sgd", as in the paper; "adamw"; "auto", AdamW for networks with attention or layer norm, else SGD;
+            or a function from parameters to any `torch.optim.Optimizer`, whose learning rates follow the schedule.
         momentum: momentum of SGD.
-        weight_decay: L2 penalty added to the gradient of every parameter, including norms and biases.
+        weight_decay: L2 penalty on every parameter, including norms and biases; AdamW does not decay vectors.
+        clip: maximum norm of the gradient of all parameters; 0 turns it off.
         nesterov: "no"; "standard" as in torch; "authors": along gradient + buffer, a slip in the authors' code that
             affects all of their Tiny ImageNet runs.
         warmup: epochs until the peak, at most a quarter of all epochs (see `factor`).
@@ -70,9 +81,11 @@ class TrainConfig:
     """
 
     epochs: int
-    lr: float = 0.1
+    lr: float | None = None
+    optimizer: Literal["auto", "sgd", "adamw"] | OptimizerFactory = "auto"
     momentum: float = 0.9
     weight_decay: float = 0.0
+    clip: float = 0.0
     nesterov: Literal["no", "standard", "authors"] = "no"
     warmup: int = 5
     average_from: int = 0
@@ -90,6 +103,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value, whole = getattr(self, name), isinstance(least, int)
+            value = least if name == "lr" and value is None else value
             # The upper limit also excludes nan, inf, and integers too large for a float.
             if not (isinstance(value, int if whole else int | float) and least <= value <= MOST):
                 raise ModebridgeError(
@@ -105,7 +119,7 @@ class TrainConfig:
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
             )
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
+            if getattr(self, name) not in choices and not (name == "optimizer" and callable(self.optimizer)):
                 *others, last = map(repr, choices)
                 raise ModebridgeError(
                     f"Expected {name} to be {', '.join(others)} or {last}, but got '{getattr(self, name)}'; choose one."
@@ -118,7 +132,23 @@ class TrainConfig:
     @property
     def key(self) -> str:
         """The fields that determine the numbers, as text for the keys of artifacts and checkpoints."""
-        return " ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self) if each.name not in HOW)
+        return " ".join(
+            f"{each.name}={_text(getattr(self, each.name))}" for each in fields(self) if each.name not in HOW
+        )
+
+    def resolved(self, net: nn.Module) -> TrainConfig:
+        """The same with the optimizer for a network, if it is "auto", and its learning rate."""
+        chosen = self.optimizer
+        if chosen == "auto":
+            chosen = "adamw" if any(isinstance(module, ATTENTIVE) for module in net.modules()) else "sgd"
+            if chosen == "adamw" and (self.lr or 0.0) >= LARGE:
+                warnings.warn(
+                    f"{type(net).__name__} has layer norm or attention and is trained by AdamW, for which a learning "
+                    f"rate of {self.lr:g} is large; leave lr out, or set optimizer='sgd'.",
+                    stacklevel=4,
+                )
+        rate = RATES[chosen] if isinstance(chosen, str) else 1.0
+        return replace(self, optimizer=chosen, lr=rate if self.lr is None else self.lr)
 
     def mixing(self, mixup: float) -> tuple[float, float]:
         """The alphas of mixup and CutMix, where `mixup` is the default of the method."""
@@ -142,6 +172,11 @@ class TrainConfig:
         if e < warmup:
             return 0.01 + 0.99 * (e - 1) / (warmup - 1)
         return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))
+
+
+def _text(value: object) -> str:
+    """A field as text that is the same in every process; of a function its name."""
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else str(value)
 
 
 DEFAULT = TrainConfig(epochs=30)

@@ -19,12 +19,11 @@ from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
 from modebridge.nets import fresh_weights, frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
-from modebridge.training.checks import check_mixing, check_train, classes_of, run_training, trainable
+from modebridge.training.checks import check_mixing, check_train, classes_of, run_training, trainable, warn_if_worse
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
 from modebridge.types import Batches, Inputs
 
-STUDENT_MIXUP = 1.0
-"""The default alpha of mixup for students."""
+STUDENT_MIXUP = 1.0  # the default alpha for students
 
 
 def fit_modes(
@@ -170,7 +169,7 @@ def distill(
         student: another architecture for the student; None uses `net`.
         start: the student's initial weights, for example a mode; None initializes new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
-        valid: held-out data for `config.keep == "best"`.
+        valid: held-out data for `config.keep == "best"`, and to warn if the student is worse than the first teacher.
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
@@ -179,9 +178,11 @@ def distill(
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     student = student or net
-    start = start or fresh_mode(student, config.seed)
-    plan = StudentPlan(student, start, teachers, loss or DistillationLoss())
-    return fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
+    plan = StudentPlan(student, start or fresh_mode(student, config.seed), teachers, loss or DistillationLoss())
+    trained = fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
+    if valid is not None and isinstance(teachers[0], Mode):
+        warn_if_worse(Ensemble(net, [teachers[0]]), Ensemble(student, [trained]), valid, config, "With the student")
+    return trained
 
 
 def fit_students(
@@ -231,8 +232,7 @@ def fresh_mode(net: nn.Module, seed: int) -> Mode:
     """The network as if newly built: new weights and reset running statistics."""
     new = frozen_copy(net)
     for module in new.modules():
-        reset = getattr(module, "reset_running_stats", None)
-        if callable(reset):
+        if callable(reset := getattr(module, "reset_running_stats", None)):
             reset()
     return replace(Mode.from_module(new), params=fresh_weights(net, seed))
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from modebridge import seeds, trees
@@ -48,7 +48,7 @@ def train(
     engine: Engine | None = None,
     title: str = "training",
 ) -> list[States]:
-    """Minimize the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
+    """Minimize the sum of the members' losses of each task, tasks in parallel if the device has room.
 
     Tasks share nothing but compiled programs: each gets the same result as if trained alone. A run resumed from
     `config.checkpoints` is bitwise equal to one that never stopped, given loaders that can repeat an epoch (ours can,
@@ -70,13 +70,13 @@ def train(
         raise ModebridgeError(
             "Expected validation data to choose the best epoch, but got none; pass valid or set keep='last'."
         )
-    engine = engine or Engine.of(config)
+    engine, config = engine or Engine.of(config), config.resolved(nn.Module())
     loop = _Loop(tasks, config, engine)
     first = max(loop.position.epoch, 0)
     with tqdm(desc=title, total=config.epochs, initial=first, unit="epoch", disable=_hidden(config, engine)) as bar:
         for number in range(first, config.epochs):
             start = time.perf_counter()
-            lr = config.lr * config.factor(number)
+            lr = (config.lr or 0.0) * config.factor(number)
             losses, images = loop.epoch(number, lr)
             scores = loop.validate(number) if config.keep == "best" else {}
             epoch = Epoch(number + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start)
@@ -183,7 +183,8 @@ class _Loop:
         self._config, self._engine = config, engine
         self._steps = [step for run in self.runs for step in run.steps.values()]
         self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
-        self._graph = StepGraph(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
+        graphs = engine.graphs and config.optimizer == "sgd"  # torch's own optimizers count steps on the CPU
+        self._graph = StepGraph(self._all_tasks, self._steps, self._noises, engine.device) if graphs else None
         self._identity, self.averaging, self.position = "", False, Position()
         if config.checkpoints is not None:
             self._identity = fingerprint(config, self.runs, engine.way)

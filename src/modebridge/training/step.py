@@ -11,6 +11,7 @@ from torch import Tensor
 
 from modebridge import seeds, trees
 from modebridge.training.config import Engine, TrainConfig
+from modebridge.training.optimizers import TorchOptimizer
 from modebridge.types import Params, Prepared, Program, State
 
 ALIGN = 64
@@ -41,6 +42,9 @@ class Step:
         self._shares = _shares(layout, start, device) if start.pace else None
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
+        self._optimizer = None
+        if config.optimizer != "sgd":
+            self._optimizer = TorchOptimizer(layout.views(self.flat.detach()), config, start.pace)
         # The running mean of stochastic weight averaging, if enabled.
         self.mean = torch.zeros_like(self.momentum) if config.average_from else None
         self.buffers = trees.to(trees.clone(start.buffers), device)
@@ -64,8 +68,13 @@ class Step:
             # In one message.
             mean = self._processes.mean(torch.cat([gradient, loss.view(1)]))
             gradient, loss = mean[:-1], mean[-1]
+        if self._config.clip:
+            gradient = gradient * (self._config.clip / gradient.norm().clamp_min(self._config.clip))
         with torch.no_grad():
-            sgd_(self.flat, self.momentum, gradient, lr, self._config, self._shares)
+            if self._optimizer is None:
+                sgd_(self.flat, self.momentum, gradient, lr, self._config, self._shares)
+            else:
+                self._optimizer(self.layout.views(gradient), lr)
         return loss
 
     def settle(self) -> None:
@@ -90,10 +99,13 @@ class Step:
         """Everything that a step changes, by name: what a checkpoint saves and a warm-up restores."""
         named = {f"buffers/{name}": tensor for name, tensor in self.buffers.items()}
         mean = {} if self.mean is None else {"mean": self.mean}
-        return {"flat": self.flat.detach(), "momentum": self.momentum, **mean, **named}
+        own = {"momentum": self.momentum} if self._optimizer is None else self._optimizer.tensors()
+        return {"flat": self.flat.detach(), **own, **mean, **named}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Restore saved tensors in place, so that graphs and views stay valid."""
+        if self._optimizer is not None:
+            self._optimizer.restore(saved)
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(saved[name])
