@@ -170,7 +170,9 @@ def _fit_all(
     for bridge in bridges.values():
         trainable(bridge.body)
     first = next(iter(bridges.values()))
-    config = config.resolved(first.body)  # what is trained is the body, whatever the network is
+    if config.optimizer == "auto":
+        # On a small ViT on digits, heads have .736 of NLL after 30 epochs of SGD, .807 or more after AdamW.
+        config = replace(config, optimizer="sgd")
     # The network itself is frozen. One bridge of each kind: recipes train dozens that differ only in their weights.
     shapes = feature_shapes(net, batch[0], sorted({tap for bridge in bridges.values() for tap in bridge.taps}))
     kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges.values()}.values()

@@ -55,8 +55,8 @@ class TrainConfig:
     Args:
         epochs: passes over the training data.
         lr: the peak learning rate; None is 0.1 for SGD and 0.001 for AdamW.
-        optimizer: "sgd", as in the paper; "adamw"; "auto", AdamW for networks with attention or layer norm, else SGD;
-            or a function from parameters to any `torch.optim.Optimizer`, whose learning rates follow the schedule.
+        optimizer: "sgd", as in the paper; "adamw"; "auto", AdamW for networks with attention or layer norm, else and
+            for bridges SGD; or a function from parameters to any `torch.optim.Optimizer`, which follows the schedule.
         momentum: momentum of SGD.
         weight_decay: L2 penalty on every parameter, including norms and biases; AdamW does not decay vectors.
         clip: maximum norm of the gradient of all parameters; 0 turns it off.
