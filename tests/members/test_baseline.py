@@ -48,7 +48,7 @@ def test_each_exports_alone() -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_file_of_one(tmp_path, name: str) -> None:
     ensemble, notes = ensemble_of(finished()[0].folder, [name])
-    export(ensemble, tmp_path / "one.onnx", notes["example"], valid=notes["temperatures"])  # which checks parity
+    export(ensemble, tmp_path / "one.onnx", notes["example"], valid=notes["fitted"])  # which checks parity
     assert (tmp_path / "one.onnx").is_file()
 
 
