@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import warnings
@@ -15,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError, some
+from modebridge.errors import ModebridgeError, first_line, some
 from modebridge.files.checkpoint_search import find_places, natural
 from modebridge.modes import Mode
 
@@ -37,13 +39,14 @@ def load_checkpoint(
     """Load a mode from a file that holds one network of this architecture, and possibly much else.
 
     The file is a torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or your own loop) or
-    safetensors. The network is found by its names, so containers such as `state_dict` and prefixes such as `module.`
-    (DDP), `_orig_mod.` (compile) and `model.` (Lightning) need not be specified. Half precision is converted to the
-    network's own; integers and complex numbers are not accepted as weights.
+    safetensors; for a model of transformers also a folder of `save_pretrained`. The network is found by its names, so
+    containers such as `state_dict` and prefixes such as `module.` (DDP), `_orig_mod.` (compile) and `model.`
+    (Lightning) need not be specified. Half precision is converted to the network's own; integers and complex numbers
+    are not accepted as weights.
 
     Args:
         net: the network; its own weights are neither used nor changed.
-        path: the file.
+        path: the file or folder.
         ema: if a file also holds averaged weights (EMA, SWA), None uses the averaged ones, as timm's evaluation does;
             True requires them; False uses the others.
         prefix: where the network is if there are several, for example "model.student"; overrides the search.
@@ -59,6 +62,8 @@ def load_checkpoint(
     True
     """
     file = Path(path)
+    if (folder := _pretrained_folder(net, file)) is not None:
+        return _from_pretrained(net, folder)
     places = find_places(read_state(file), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
     if len(places) > 1:
         raise ModebridgeError(
@@ -80,13 +85,42 @@ def load_checkpoints(
     Of a folder, its weight files are read sorted by name (2 before 10), and those of subfolders with one network each,
     such as the `modes` of a run. For `ema` and `ignore` see `load_checkpoint`.
     """
-    given = [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
-    return [
-        _mode(net, place.tensors, file)
-        for path in given
-        for file in (weight_files(path) if os.path.isdir(path) else [path])  # noqa: PTH112 - False if too long
-        for place in find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
-    ]
+    modes: list[Mode] = []
+    for path in [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]:
+        for file in weight_files(path) if os.path.isdir(path) else [path]:  # noqa: PTH112 - False if too long
+            if (folder := _pretrained_folder(net, file)) is not None:
+                modes.append(_from_pretrained(net, folder))
+            else:
+                places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
+                modes += [_mode(net, place.tensors, file) for place in places]
+    return modes
+
+
+def _pretrained_folder(net: nn.Module, path: Path) -> Path | None:
+    """The folder of `save_pretrained` at a path or around a file, if the network is a model of transformers."""
+    folder = path if path.is_dir() else path.parent
+    ours = type(net).__module__.startswith("transformers.") and hasattr(type(net), "from_pretrained")
+    return folder if ours and (folder / "config.json").is_file() else None
+
+
+def _from_pretrained(net: Any, folder: Path) -> Mode:
+    """Read with the network's own class, since transformers renames tensors when it saves; safetensors only."""
+    silent = contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO())
+    try:
+        with silent[0], silent[1], warnings.catch_warnings(action="ignore"):
+            options = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+            model, info = type(net).from_pretrained(folder, **options)
+    except Exception as error:  # its own exceptions, for files of other models or without safetensors
+        raise ModebridgeError(
+            f"Expected '{folder}' to hold a {type(net).__name__} in safetensors, but got '{first_line(error)}'; save "
+            "it with save_pretrained."
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise ModebridgeError(
+            f"Expected '{folder}' to hold all weights of {type(net).__name__}, but {some(missing)} are missing; use a "
+            "checkpoint of the fine-tuned network, not of the backbone."
+        )
+    return _mode(net, model.state_dict(), folder)
 
 
 def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:

@@ -36,6 +36,9 @@ LOADING = {
 }
 """Options that read or download weights. A stored network has its own, so files may not contain these."""
 
+UNREAD = ("_", "attn_impl", "experts_impl", "auto_map", "quantization", "transformers_version", "model_type")
+"""Beginnings of keys of a config of transformers that are neither stored nor read."""
+
 HUB = ("hf-hub:", "hf_hub:")
 
 _LIBRARY_MODEL = re.compile(
@@ -46,8 +49,8 @@ _LIBRARY_MODEL = re.compile(
 def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | None:
     """A description of a network or a body as JSON, verified to build it again; None if it is a custom module.
 
-    It is detected for our own classes, and for networks of timm with the usual options; others need a name,
-    "timm:MODEL" or "torchvision:MODEL", with options in parentheses.
+    It is detected for our own classes, for models of transformers, and for networks of timm with the usual options;
+    others need a name, "timm:MODEL" or "torchvision:MODEL", with options in parentheses.
     """
     if name is not None:
         library_factory(name)  # a wrong name has its own error
@@ -59,7 +62,7 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
             )
         return {"name": full_name(name)}
     try:
-        guess = _timm_name(module) or _described(module)
+        guess = _timm_name(module) or _transformers_config(module) or _described(module)
     except TypeError:
         return None
     return guess if _builds(guess, module) else None
@@ -68,7 +71,9 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
 def build(description: Mapping[str, Any], state: Params) -> nn.Module:
     """Build a module from its description in a file; one that is much larger than the stored tensors is refused."""
     make = partial(_build, description)
-    if "name" in description:
+    if "config" in description:
+        make = partial(_from_config, description)
+    elif "name" in description:
         factory, options = library_factory(description["name"])
         if not LOADING.isdisjoint(options) or any(hub in description["name"] for hub in HUB):
             raise ValueError(f"a network that loads other weights, '{description['name'][:80]}'")
@@ -199,6 +204,25 @@ def _timm_name(net: nn.Module) -> dict[str, Any] | None:
     first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
     channels = {} if first is None else {"in_chans": first.in_channels}
     return {"name": full_name(f"timm:{architecture}{f'.{tag}' if tag else ''}", num_classes=classes, **channels)}
+
+
+def _transformers_config(net: Any) -> dict[str, Any] | None:
+    """The class of a model of transformers, and its config without what refers to code, kernels or other weights."""
+    if not type(net).__module__.startswith("transformers.models.") or not hasattr(net, "config"):
+        return None
+    config = {key: value for key, value in net.config.to_dict().items() if not key.startswith(UNREAD)}
+    return {"class": type(net).__name__, "config": config}
+
+
+def _from_config(description: Mapping[str, Any]) -> nn.Module:
+    import transformers
+
+    cls: Any = getattr(transformers, str(description["class"]), None)
+    if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
+        raise ValueError("a class that is no model of transformers")
+    kind: Any = cls.config_class
+    made: nn.Module = cls(kind.from_dict({k: v for k, v in description["config"].items() if not k.startswith(UNREAD)}))
+    return made
 
 
 def _builds(description: Mapping[str, Any], module: nn.Module) -> bool:
