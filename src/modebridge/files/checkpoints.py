@@ -98,9 +98,10 @@ def load_checkpoints(
 
 def _pretrained_folder(net: nn.Module, path: Path) -> Path | None:
     """The folder of `save_pretrained` at a path or around a file, if the network is a model of transformers."""
+    if not type(net).__module__.startswith("transformers.") or not hasattr(type(net), "from_pretrained"):
+        return None
     folder = path if path.is_dir() else path.parent
-    ours = type(net).__module__.startswith("transformers.") and hasattr(type(net), "from_pretrained")
-    return folder if ours and (folder / "config.json").is_file() else None
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _from_pretrained(net: Any, folder: Path) -> Mode:
