@@ -118,8 +118,27 @@ def test_what_cannot_be_cut_is_said():
         lambda: mb.distill(vectors, [teacher], data, config=quick(1, cutmix=1.0)),
         lambda: mb.fit_bridge(vectors, line, data, config=quick(1, cutmix=1.0)),
     ):
-        with pytest.raises(ModebridgeError, match=r"height, width\) of one size, but got .*4.*; set cutmix=0"):
+        with pytest.raises(ModebridgeError, match=r"height, width\) of one size, or .*, but got .*4.*; set cutmix=0"):
             call()
     two = {"a": torch.rand(2, 1, 4, 4), "b": torch.rand(2, 1, 5, 5)}
     with pytest.raises(ModebridgeError, match="of one size"):
         pixel_shares(of_boxes(BOXES[:2]), two)
+
+
+def test_spans_of_tokens_are_exchanged():
+    """The same span of ids and masks comes from the partner, and labels follow its length."""
+    ids, mask = torch.arange(8 * 20).view(8, 20), torch.rand(8, 20) < 0.8
+    draw = drawn(8, 0.0, 1.0, 3)
+    new = mixed({"ids": ids, "mask": mask}, draw)
+    own = new["ids"] == ids
+    assert 0 < own.double().mean() < 1
+    assert torch.equal(new["ids"], torch.where(own, ids, ids[draw["partner"]]))
+    assert torch.equal(new["mask"], torch.where(own, mask, mask[draw["partner"]]))
+    assert (own.int().diff(dim=1).abs().sum(dim=1) <= 2).all(), "one span each"
+    shares = label_shares(draw, ids, EXACT)
+    kept = pixel_shares(draw, ids)
+    torch.testing.assert_close(kept.double().mean(dim=1), shares)
+    labels = mixed_labels(torch.arange(8) % 3, 3, EXACT, draw, ids)
+    torch.testing.assert_close(labels.sum(dim=1), torch.ones(8, dtype=EXACT))
+    many = label_shares(drawn(4000, 0.0, 1.0, 0), torch.zeros(4000, 500, dtype=torch.long), EXACT)
+    assert 0.5 < many.mean() < 0.7, "uniform before spans are clipped at the ends"

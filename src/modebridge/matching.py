@@ -155,16 +155,20 @@ def _mixed(draw: Draw, share: Tensor, tensor: Tensor) -> Tensor:
 
 
 def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Share * values + (1 - share) * values[partner], with one share per sample, or per pixel for CutMix."""
+    """Share * values + (1 - share) * values[partner], with one share per sample, or per pixel or token for CutMix."""
     shares = share.view(*share.shape, *[1] * (values.dim() - share.dim()))
+    if not values.is_floating_point():
+        return torch.where(shares.bool(), values, values[partner])
     return shares * values + (1 - shares) * values[partner]
 
 
 def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
-    """The share of an image in each pixel of its mixture: (B, 1, H, W), or (B,) for mixup alone."""
+    """The share of an image in each place of its mixture: (B, 1, H, W), (B, T) of tokens, or (B,) for mixup alone."""
     if "box" not in draw:
         return draw["share"]
     height, width = image_size(inputs)
+    if not height:
+        return draw["share"][:, None] * ~_within(_span(draw["box"]), 2, width)
     inside = _within(draw["box"], 1, height)[:, :, None] & _within(draw["box"], 2, width)[:, None, :]
     return (draw["share"][:, None, None] * ~inside)[:, None]
 
@@ -178,32 +182,50 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
     if "box" not in draw:
         return share
     height, width = image_size(inputs)
+    if not height:
+        left, right = _edges(_span(draw["box"]), 2, width)
+        return share * (width - (right - left)) / width
     (top, bottom), (left, right) = _edges(draw["box"], 1, height), _edges(draw["box"], 2, width)
     return share * (height * width - (bottom - top) * (right - left)) / (height * width)
 
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
-    """Height and width; raises an error for inputs that cannot share a box."""
-    sizes = {tuple(tensor.shape[2:]) for tensor in flatten(inputs).values()}
+    """Height and width of images, 0 and the length of token sequences; an error for inputs that cannot share a box."""
+    tensors = flatten(inputs).values()
+    sizes = {tuple(tensor.shape[1:] if tensor.dim() == 2 else tensor.shape[2:]) for tensor in tensors}
     size = sizes.pop() if len(sizes) == 1 else ()
+    if len(size) == 1 and are_tokens(inputs):
+        return 0, size[0]
     if len(size) != 2:
         raise ModebridgeError(
-            f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
-            f"{shapes_of(inputs)}; set cutmix=0."
+            f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, or tokens "
+            f"(batch, length), but got {shapes_of(inputs)}; set cutmix=0."
         )
     return size
 
 
+def are_tokens(inputs: Inputs) -> bool:
+    """Whether all inputs are sequences (batch, length) of integers, such as tokens and their masks."""
+    return all(tensor.dim() == 2 and not tensor.is_floating_point() for tensor in flatten(inputs).values())
+
+
 def suits_cutmix(inputs: Inputs) -> bool:
-    """Whether all inputs are images (batch, channels, height, width) of one size, and not tiny.
+    """Whether all inputs are images (batch, channels, height, width) of one size, or tokens, and not tiny.
 
     >>> [suits_cutmix(torch.zeros(1, *shape)) for shape in ((3, 8, 8), (8, 8, 3), (8,))]
     [True, False, False]
+    >>> suits_cutmix(torch.zeros(1, 8, dtype=torch.long))
+    True
     """
     try:
-        return min(image_size(inputs)) >= SMALLEST
+        return min(side for side in image_size(inputs) if side) >= SMALLEST
     except ModebridgeError:
         return False
+
+
+def _span(box: Tensor) -> Tensor:
+    """A box of a sequence: its length is the share of the area that a box of an image has."""
+    return torch.cat([box[:, :1].square(), box[:, 1:]], dim=1)
 
 
 def _within(box: Tensor, axis: int, length: int) -> Tensor:

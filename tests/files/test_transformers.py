@@ -56,7 +56,8 @@ def test_from_two_folders_to_one_file(kind: Any, runs: Path, capfd: pytest.Captu
     assert capfd.readouterr().err == "", "no progress bars"
     batch = inputs(net)
     train = [{**batch, "labels": torch.arange(12) % 3}]
-    bridge = mb.fit_bridge(net, modes, train, budget=0.3, config=mb.TrainConfig(epochs=1, mixup=0))
+    bridge = mb.fit_bridge(net, modes, train, budget=0.3, config=mb.TrainConfig(epochs=1))
+    mb.distill(net, modes, train, mb.TrainConfig(epochs=1))
     fast = mb.Ensemble(net, modes[:1], [bridge])
     fast.save(runs / "fast")
     again = mb.load(runs / "fast")

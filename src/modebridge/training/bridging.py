@@ -24,9 +24,9 @@ from modebridge.nets.flops import feature_shapes, zeros
 from modebridge.objectives import BridgeObjective
 from modebridge.training.checks import (
     check_batches,
-    check_mixing,
     check_train,
     least_images,
+    mixing_of,
     run_training,
     runs_on,
     trainable,
@@ -180,8 +180,7 @@ def _fit_all(
     pairs = zip(kinds, inputs, strict=True)
     least = max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
     data = check_batches(train, "train", first.classes, batch[1], least)
-    mixup, cutmix = config.mixing(PAPER_MIXUP)
-    check_mixing(mixup, cutmix, batch[0])
+    mixup, cutmix = mixing_of(config, PAPER_MIXUP, batch[0])
     objective = BridgeObjective(frozen_copy(net).to(engine.device), bridges, mixup, cutmix)
     engine.speed_up(objective.bases)
     (states,) = run_training([objective], [data], [config.seed], "bridge", net, first.modes[0], valid, config, engine)

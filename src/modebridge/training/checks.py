@@ -26,7 +26,7 @@ from modebridge.batches import (
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line, plural
-from modebridge.matching import image_size
+from modebridge.matching import are_tokens, image_size, suits_cutmix
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import invoke
@@ -37,6 +37,8 @@ from modebridge.types import Batch, Batches, Inputs, Objective, States
 
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
+TOKEN_CUTMIX = 1.0
+"""The alpha of CutMix for tokens, which mixup cannot mix."""
 GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
 
@@ -187,16 +189,20 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
             return error
 
 
-def check_mixing(mixup: float, cutmix: float, inputs: Inputs) -> None:
+def mixing_of(config: TrainConfig, mixup: float, inputs: Inputs) -> tuple[float, float]:
+    """The alphas of mixup and CutMix for such inputs; the method's default is `mixup`, and CutMix for tokens."""
+    if config.mixup is None and config.cutmix is None and are_tokens(inputs):
+        return 0.0, TOKEN_CUTMIX if suits_cutmix(inputs) else 0.0
+    mixup, cutmix = config.mixing(mixup)
     integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
-    for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
-        if alpha and integers:
-            raise ModebridgeError(
-                f"Expected {name} to be 0 for integers such as tokens and masks, but got {alpha:g} and "
-                f"'{integers[0].removeprefix('images/')}'; set {name}=0."
-            )
+    if mixup and integers:
+        raise ModebridgeError(
+            f"Expected mixup to be 0 for integers such as tokens and masks, but got {mixup:g} and "
+            f"'{integers[0].removeprefix('images/')}'; set mixup=0."
+        )
     if cutmix:
         image_size(inputs)
+    return mixup, cutmix
 
 
 def trainable(net: nn.Module) -> set[str]:

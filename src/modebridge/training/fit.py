@@ -19,7 +19,7 @@ from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
 from modebridge.nets import fresh_weights, frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
-from modebridge.training.checks import check_mixing, check_train, classes_of, run_training, trainable, warn_if_worse
+from modebridge.training.checks import check_train, classes_of, mixing_of, run_training, trainable, warn_if_worse
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
 from modebridge.types import Batches, Inputs
 
@@ -209,8 +209,7 @@ def fit_students(
     # Checked with every architecture among the students.
     for plan in {repr(plan.net): plan for plan in plans.values()}.values():
         data = check_train(plan.net, plan.start, train, engine, batch)
-    mixup, cutmix = config.mixing(STUDENT_MIXUP)
-    check_mixing(mixup, cutmix, batch[0])
+    mixup, cutmix = mixing_of(config, STUDENT_MIXUP, batch[0])
     for plan in plans.values():
         _check_teachers(net, plan.teachers, batch[0], data.classes)
     objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.classes, mixup, cutmix)
