@@ -9,7 +9,7 @@ from modebridge.ensembles import AnswerRule, SetRule
 from modebridge.scoring import ALL
 from tests.deploy.scenes import ensemble, images, tied
 
-FITTED = Calibration(0.8, 1.3, SetRule(0.9, "aps", [0.6], 99), AnswerRule(0.5, 0.1, 0.95, 0.5, 99))
+FITTED = Calibration(0.8, 1.3, SetRule(0.9, "aps", [-0.4], 99), AnswerRule(0.5, 0.1, 0.95, 0.5, 99))
 ALL_OUTPUTS = ("members", "entropy", "mutual_information")
 
 

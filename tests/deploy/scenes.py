@@ -103,8 +103,8 @@ def by_hand(found: Ensemble, batch: object, fitted: Calibration, threshold: floa
     mean = members.sum(1) / used[:, None]
     sets = answered = None
     if fitted.sets is not None:
-        before = [[row[row > p].sum() for p in row] for row in answer]  # the total of more probable classes
-        sets, answered = np.array(before) <= fitted.sets.limits, answer.max(-1) >= fitted.answers.threshold
+        others = [[-row[row <= p].sum() for p in row] for row in answer]  # the total of classes not more probable
+        sets, answered = np.array(others) <= fitted.sets.limits, answer.max(-1) >= fitted.answers.threshold
     return Answer(answer, used, members, entropy(answer, axis=-1), entropy(mean, axis=-1) - inside, sets, answered)
 
 

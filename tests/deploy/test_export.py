@@ -334,3 +334,19 @@ def test_a_file_without_sets_says_so(tmp_path):
     with pytest.raises(ModebridgeError, match="has none; export it with --coverage"):
         file.predict_sets(images(1))
     assert file.predict(images(5)).min() >= 0
+
+
+@pytest.mark.parametrize("method", ["aps", "raps"])
+def test_sets_of_classes_that_are_equally_unlikely(tmp_path, method):
+    """Confident networks, wrong labels: a temperature lifts many classes from the floor to the same probability."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 20)
+    net.weight.data.mul_(200)
+    batch = torch.rand(300, 6)
+    labels = net(batch).argmax(1).where(torch.rand(300) < 0.92, torch.randint(20, (300,)))
+    own = alone(net).calibrate([(batch, labels)]).conformal([(batch, labels)], 0.95, method)
+    file = export(own, tmp_path / "tied.onnx", batch[:64])
+    new = torch.rand(500, 6)
+    assert np.array_equal(file.predict_sets(new), own.predict_sets(new))
+    assert torch.equal(own.predict_sets(new[:1]), own.predict_sets(new)[:1])
+    assert own.predict_sets(new).sum(1).unique().numel() > 1

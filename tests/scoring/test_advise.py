@@ -47,13 +47,15 @@ def by_the_rule(found: LogitTable, budget: float, prices: dict[str, float] | Non
     sets = [some for size in tried(found, budget, prices).values() for some in size]
     losses = [surprisals(found.calibrated(some, "valid"), found.valid_labels) for some in sets]
     draws = resampled_means(torch.stack(losses, dim=1)).numpy()
-    base, best = sets.index(("mode-0",)), int(np.argmin([float(loss.mean()) for loss in losses]))
-
-    def low(a: int, b: int) -> float:
-        return float(np.quantile(draws[:, a] - draws[:, b], 0.025))
-
-    safe = [k for k in range(len(sets)) if low(base, k) > 0 and low(k, best) <= 0]
-    return sets[max(safe, key=lambda k: (len(sets[k]), -float(losses[k].mean())), default=base)]
+    levels = np.array([float(loss.mean()) for loss in losses])
+    base, best = sets.index(("mode-0",)), int(levels.argmin())
+    gains, gain = draws[:, [base]] - draws, levels[base] - levels
+    spread = gains.std(0, ddof=1)
+    others = [k for k in range(len(sets)) if k != base]
+    critical = np.quantile(((gains - gain)[:, others] / spread[others]).max(1), 0.95) if others else np.inf
+    worse = [np.quantile(draws[:, k] - draws[:, best], 0.025) > 0 for k in range(len(sets))]
+    safe = [k for k in others if gain[k] > critical * spread[k] and not worse[k]]
+    return sets[max(safe, key=lambda k: (len(sets[k]), -levels[k]), default=base)]
 
 
 @pytest.mark.parametrize("budget", [1.0, 1.1, 2.0, 2.2, 9.0])
@@ -82,17 +84,20 @@ def test_the_rule(seed: int, budget: float, n: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
-def test_it_is_not_fooled() -> None:
-    """Bridges that know nothing new: some are better on validation images by luck, none is significantly so."""
-    generator = torch.Generator().manual_seed(0)
+def test_it_is_rarely_fooled() -> None:
+    """Bridges that know nothing new: some are better on validation images by luck, few of 40 times significantly so."""
     costs = {"mode-0": MemberCost(100.0, 1000)} | {f"I-0-{k}-small": MemberCost(5.0, 80, ("mode-0",)) for k in range(9)}
-    found = drawn(costs, 3, 50, 2.5, generator)
-    noise = {name: found.valid["mode-0"] + 0.3 * torch.randn(50, 3, generator=generator) for name in costs}
-    fooled = replace(found, valid={**noise, "mode-0": found.valid["mode-0"]})
-    advice = advise(fooled, 1.2)
-    assert advice.chosen.members == ("mode-0",)
-    assert min(choice.nll for choice in advice.by_size) < advice.chosen.nll
-    assert advice.optimism > 0
+    fooled, lower = 0, 0
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        found = drawn(costs, 3, 50, 2.5, generator)
+        noise = {name: found.valid["mode-0"] + torch.randn(50, 3, generator=generator) for name in costs}
+        advice = advise(replace(found, valid={**noise, "mode-0": found.valid["mode-0"]}), 1.2)
+        fooled += advice.chosen.members != ("mode-0",)
+        lower += min(choice.nll for choice in advice.by_size) < nll_of(found, ["mode-0"])
+        assert advice.optimism > 0
+    assert lower > 20
+    assert fooled <= 5
     flat = {name: torch.zeros_like(logits) for name, logits in found.valid.items()}
     assert advise(replace(found, valid=flat), 1.2).chosen.members == ("mode-0",)
 
@@ -157,8 +162,8 @@ def test_cascades_with_a_limited_loss() -> None:
     found = many(3, 1, n=3000)
     chosen = advise(found, 1.9, max_loss=0.05).chosen
     first, full = (found.calibrated(some, "valid") for some in (chosen.members[:1], chosen.members))
-    assert chosen.threshold == cascade_threshold(first, full, found.valid_labels, 0.05)
+    assert chosen.threshold >= cascade_threshold(first, full, found.valid_labels, 0.05), "for all cascades at once"
     assert accuracy(full, found.valid_labels) - chosen.accuracy < 0.05
     assert advise(found, 1.9).chosen.threshold is None
-    with pytest.raises(ModebridgeError, match="use at least 2995 images"):
+    with pytest.raises(ModebridgeError, match="images without a loss are needed"):
         advise(many(3, 1, n=100), 1.9, max_loss=0.001)

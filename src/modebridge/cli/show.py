@@ -147,6 +147,8 @@ def advise_run(
         table = read_answers(folder)
     missing = missing_members(folder, recipe, table)
     warn(*missing)
+    if max_loss is not None and not 0 < max_loss < 100:
+        raise ModebridgeError(f"Expected --max-loss to be between 0 and 100 percent, but got {max_loss}; try 0.5.")
     prices = None  # in FLOPs
     if cost_unit == "params":
         one_network = next(cost.params for cost in table.costs.values() if not cost.reads)
@@ -200,8 +202,9 @@ def advise_run(
         f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; the lowest of their NLLs is "
         f"expected to be too low by {advice.optimism:.4f}."
     )
-    if cascade and max_loss is not None:
-        console.print(f"Its accuracy is at most {max_loss:g} points below that of all members, with 95 % confidence.")
+    if max_loss is not None:
+        kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
+        console.print(kept if cascade else "No cascade within the budget keeps that loss and has a lower NLL.")
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
     console.print(
         f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}). On the test split, which "

@@ -137,10 +137,11 @@ class DeployedEnsemble:
         return self(images).probabilities
 
     def predict(self, images: Arrays | Inputs) -> Array:
-        """The most probable class of each image (B,); -1 where the file abstains, if it was exported with a risk."""
+        """The most probable class of each image (B,); -1 for NaN, and where a file with a risk abstains."""
         answer = self(images)
-        classes: Array = answer.probabilities.argmax(axis=-1)
-        return classes if answer.answered is None else np.where(answer.answered, classes, -1)
+        finite = np.isfinite(answer.probabilities).all(axis=-1)
+        answered = finite if answer.answered is None else finite & answer.answered
+        return np.where(answered, answer.probabilities.argmax(axis=-1), -1)
 
     def predict_sets(self, images: Arrays | Inputs) -> Array:
         """The classes of each image as a mask (B, K) that contains the true one with the coverage of the file."""

@@ -107,7 +107,8 @@ def export(
                 f"of {parity:.3g}, so nothing was written; raise tolerance if you can accept that."
             )
         for images in batches:
-            _check_decisions(file(images), fitted)
+            for bound in (0.0, threshold, ALL) if file.cascade else (None,):  # every branch
+                _check_decisions(file(images, threshold=bound), fitted)
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
         store(metadata_json(meta, place))
         seal(scratch)
@@ -214,10 +215,11 @@ def largest_difference(
 
 def _check_decisions(answer: Answer, fitted: Calibration) -> None:
     """Raise an error if the decisions of a file are not those of the rules, except within rounding of a limit."""
-    table = torch.from_numpy(answer.probabilities).double()
+    table = torch.from_numpy(answer.probabilities)
     checks: list[tuple[Array | None, Tensor, Tensor]] = []
     if fitted.sets is not None:
-        distances = (class_scores(table, fitted.sets.method) - torch.tensor(fitted.sets.limits)).abs()
+        limits = torch.tensor(fitted.sets.limits)
+        distances = (class_scores(table, fitted.sets.method) - limits).abs() / limits.abs().clamp_min(1e-9)
         checks.append((answer.sets, fitted.sets(table), distances))
     if fitted.answers is not None:
         distances = (table.amax(dim=-1) - fitted.answers.threshold).abs()

@@ -1,6 +1,6 @@
 """Decisions on calibrated probabilities: sets with a coverage, answers with a risk, cascades with a limited loss.
 
-Every rule is fitted on held-out images and holds for images like them, whatever the networks are.
+Every rule is fitted on held-out images and holds for images like them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from modebridge.ensembles.temperature import check_table
 from modebridge.errors import ModebridgeError
@@ -21,7 +21,10 @@ Method: TypeAlias = Literal["aps", "raps", "lac"]
 PENALTY, FREE = 0.01, 5
 """RAPS adds PENALTY for every class beyond the FREE most probable ones, as its authors do."""
 
-THRESHOLDS = 1 - 10 ** -torch.linspace(6, 0, 601, dtype=torch.float64)
+TIED = 1e-5
+"""Relative difference of probabilities that count as equal."""
+
+THRESHOLDS = (1 - 10 ** -torch.linspace(6, 0, 601, dtype=torch.float64)).float().double()
 """Confidences from which a threshold is chosen, from the highest to 0. They do not depend on the data: tests in this
 order keep their level without a correction for their number (Angelopoulos et al., Learn Then Test, 2021)."""
 
@@ -41,7 +44,7 @@ class SetRule:
         limits: largest score of a class that is taken; one for all classes, or one per class.
         images: number of images it was fitted on.
 
-    >>> rule = SetRule(coverage=0.9, method="lac", limits=[0.75], images=100)
+    >>> rule = SetRule(coverage=0.9, method="lac", limits=[-0.25], images=100)
     >>> rule(torch.tensor([[0.5, 0.3, 0.2], [0.98, 0.01, 0.01]])).tolist()
     [[True, True, False], [True, False, False]]
     """
@@ -55,8 +58,8 @@ class SetRule:
         check_share(self.coverage, "coverage")
         if self.method not in get_args(Method):
             raise ModebridgeError(f"Expected method to be aps, raps or lac, but got {self.method!r}; choose one.")
-        if not self.limits or not all(0 <= limit < math.inf for limit in self.limits):
-            raise ModebridgeError(f"Expected limits to be at least 0, but got {self.limits}; fit them again.")
+        if not self.limits or not all(map(math.isfinite, self.limits)):
+            raise ModebridgeError(f"Expected limits to be finite, but got {self.limits}; fit them again.")
 
     @classmethod
     def fit(
@@ -72,14 +75,16 @@ class SetRule:
         parts = [scores[labels == k] for k in range(probabilities.shape[1])] if per_class else [scores]
         limits = []
         for k, part in enumerate(parts):
-            place = math.ceil((len(part) + 1) * coverage - 1e-9)  # 10 * 0.9 is more than 9 in floating point
+            place = max(1, math.ceil((len(part) + 1) * coverage - 1e-9))  # 10 * 0.9 is more than 9 in floating point
             if place > len(part):
                 raise ModebridgeError(
                     f"Expected at least {math.ceil(coverage / (1 - coverage) - 1e-9)} validation images"
                     f"{f' of class {k}' if per_class else ''} for a coverage of {coverage:g}, but got {len(part)}; use "
                     f"more images{', or one limit for all classes' if per_class else ''}, or a lower coverage."
                 )
-            limits.append(float(part.kthvalue(place).values))
+            limit = float(part.kthvalue(place).values)
+            # A little more than the score itself, which many images may share: rounding must not decide about them.
+            limits.append(limit + TIED * abs(limit))
         return cls(coverage, method, limits, len(labels))
 
     def __call__(self, probabilities: Tensor) -> Tensor:
@@ -92,21 +97,26 @@ class SetRule:
 def class_scores(probabilities: Tensor, method: Method) -> Tensor:
     """How unusual each class would be (N, K); sets take the classes with low scores.
 
-    For "aps" that is the total probability of more probable classes, so that the most probable class is in every set.
-    (Counting the class itself, as the original does without its randomization, gives empty sets for confident images.)
+    For "aps" that is minus the total probability of the class and of all that are not more probable, -1 for the most
+    probable one, which is in every set. (Without its randomization the original leaves out the class itself, which
+    gives empty sets for confident images; sums from the smallest up are precise for unlikely classes too.)
 
     >>> class_scores(torch.tensor([[0.25, 0.5, 0.25]]), "lac").tolist()
-    [[0.75, 0.5, 0.75]]
-    >>> class_scores(torch.tensor([[0.25, 0.625, 0.125]]), "aps").tolist()
-    [[0.625, 0.0, 0.875]]
+    [[-0.25, -0.5, -0.25]]
+    >>> class_scores(torch.tensor([[0.25, 0.625, 0.125], [0.5, 0.25, 0.25]]), "aps").tolist()
+    [[-0.375, -1.0, -0.125], [-1.0, -0.5, -0.5]]
     """
     if method == "lac":
-        return 1 - probabilities
-    ordered, places = probabilities.topk(probabilities.shape[-1], dim=-1)  # ONNX has no other way to sort
-    scores = ordered.cumsum(dim=-1) - ordered
+        return -probabilities
+    count = probabilities.shape[-1]
+    ordered, places = probabilities.topk(count, dim=-1, largest=False)  # ONNX has no stable sort
+    scores = -ordered.cumsum(dim=-1)
     if method == "raps":
-        beyond = torch.arange(1, scores.shape[-1] + 1, device=scores.device) - FREE
+        beyond = torch.arange(count, 0, -1, device=scores.device) - FREE
         scores = scores + PENALTY * beyond.clamp_min(0)
+    # Classes that are equally probable, up to rounding, have the score of the lowest among them, whatever their order.
+    group = nn.functional.pad((ordered[..., 1:] > ordered[..., :-1] * (1 + TIED)).long(), (1, 0)).cumsum(dim=-1)
+    scores = torch.zeros_like(scores).scatter_reduce(-1, group, scores, "amin", include_self=False).gather(-1, group)
     return torch.zeros_like(scores).scatter(-1, places, scores)
 
 
@@ -180,15 +190,16 @@ def cascade_threshold(first: Tensor, full: Tensor, labels: Tensor, max_loss: flo
     """
     check_share(max_loss, "max_loss")
     check_share(confidence, "confidence")
-    check_table(full, labels, "a threshold")
+    for table in (first, full):
+        check_table(table, labels, "a threshold")
     top, guess = first.max(dim=-1)
     lost = _at_least(top[(guess != labels) & (full.argmax(dim=-1) == labels)])
     lowest = _lowest(lost, torch.full_like(lost, len(labels)), max_loss, {0: 1 - confidence})
     if lowest is None:
         raise ModebridgeError(
             f"Expected a threshold that loses at most {max_loss:g} at a confidence of {confidence:g}, but the "
-            f"{len(labels)} validation images show none; use at least {_fewest(max_loss, 1 - confidence)} images, or "
-            "allow more."
+            f"{len(labels)} validation images show none; at least {_fewest(max_loss, 1 - confidence)} images without a "
+            "loss are needed: use more images, or allow more."
         )
     return float(THRESHOLDS[lowest])
 

@@ -97,6 +97,7 @@ class Ensemble(EvaluationOnly):
         """The rule of `predict_sets`, fitted by `conformal`."""
         self.answers: AnswerRule | None = None
         """The rule by which `predict` abstains, fitted by `abstain`."""
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         # Instead of torch's tree of every layer of every mode; `ensemble.bridges` prints the bodies.
@@ -159,10 +160,13 @@ class Ensemble(EvaluationOnly):
 
     @torch.no_grad()
     def predict(self, images: Inputs) -> Tensor:
-        """The most probable class of each image (B,); -1 where the ensemble abstains, after `abstain`."""
+        """The most probable class of each image (B,); -1 for NaN, and where it abstains, after `abstain`."""
         probabilities = self(images)
+        answered = probabilities.isfinite().all(dim=-1)
+        if self.answers is not None:
+            answered &= self.answers(probabilities)
         classes: Tensor = probabilities.argmax(dim=-1)
-        return classes if self.answers is None else classes.where(self.answers(probabilities), -1)
+        return classes.where(answered, -1)
 
     @torch.no_grad()
     def predict_sets(self, images: Inputs) -> Tensor:
@@ -219,7 +223,7 @@ class Ensemble(EvaluationOnly):
             images, labels = check_batch(item, "valid")
             tables.append(average(self.members(images, "valid"), self.mean))
             check_labels(labels, tables[-1].shape[-1], "valid")
-            truths.append(labels)
+            truths.append(labels.to(tables[-1].device))
         if not tables:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."
@@ -231,6 +235,11 @@ class Ensemble(EvaluationOnly):
         from modebridge.files import save
 
         save(self, path, net=net)
+
+
+def _forget(ensemble: Ensemble, _: object) -> None:
+    """Rules hold for the weights that they were fitted with."""
+    ensemble.sets = ensemble.answers = None
 
 
 def _check_inputs(given: object, tokens: bool, what: str) -> None:

@@ -70,10 +70,10 @@ def advise(
     """Choose members within a budget, on the validation split.
 
     A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
-    It must be significantly better than the first mode and not significantly worse than the best one, by paired
-    bootstrap intervals of the NLL; of these, the one with the most members is chosen, and then the lowest NLL. If there
-    is none, it is the first mode alone. (The lowest of many scores on a few hundred images is mostly lucky. Taking the
-    cheapest instead of the most members was tried: it loses a fifth of the gain on the demo.)
+    It must be significantly better than the first mode, also given how many were compared, and not significantly worse
+    than the best one, by paired bootstraps of the NLL; of these, the one with the most members is chosen, and then the
+    lowest NLL. If there is none, it is the first mode alone. (The lowest of many scores on a few hundred images is
+    mostly lucky. Taking the cheapest instead of the most members was tried: it loses a fifth of the gain on the demo.)
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
@@ -82,8 +82,8 @@ def advise(
         cascades: whether to also consider cascades with this average cost, of up to one network more: a mode runs alone
             on images where it is confident, and all members run on the others. The best one is chosen if it is
             significantly better than the choice without cascades.
-        max_loss: the same, but with thresholds at which a cascade loses at most this share of the images, with a
-            confidence of 95 %; see `cascade_threshold`.
+        max_loss: the same, but with thresholds at which all of these cascades lose at most this share of the images,
+            with a confidence of 95 %; see `cascade_threshold`.
     """
     costs = {name: cost for name, cost in table.costs.items() if cost.usable}
     modes = [name for name, cost in costs.items() if not cost.reads]
@@ -93,14 +93,15 @@ def advise(
     if not budget >= prices[modes[0]]:
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
     search = _Search(table, names, prices)
-    sizes, exact = search.by_size(budget), search.exact
+    sizes = search.by_size(budget)
+    exact, looked_at = search.exact, search.looked_at
     # Each candidate: its members, and the threshold of a cascade.
     plain: list[Candidate] = [((modes[0],), None)]
     plain += [(members, None) for some in sizes for members in some if members != (modes[0],)]
     others: list[Candidate] = []
     if cascades or max_loss is not None:
         larger = [some[0] for some in search.by_size(budget + 1, NARROW) if len(some[0]) > 1]
-        others = [one for members in larger for one in search.cascades(members, budget, max_loss)]
+        others = search.cascades(larger, budget, max_loss)
     candidates = [*plain, *others]
     tables = (table.calibrated(members, "valid", threshold=threshold) for members, threshold in candidates)
     losses = torch.stack([surprisals(one, table.valid_labels) for one in tables], dim=1)
@@ -110,8 +111,12 @@ def advise(
         """Whether one candidate has a significantly lower NLL than another."""
         return interval_of(means[:, than] - means[:, k])[0] > 0
 
+    # The gain over the first mode of all candidates together: the largest of many is large by chance (max-T).
+    gains, gain = means[:, :1] - means, nlls[0] - nlls
+    spread = gains.std(dim=0).clamp_min(1e-12)
+    critical = ((gains - gain) / spread)[:, 1 : len(plain)].amax(dim=1).quantile(0.95) if len(plain) > 1 else torch.inf
     best = int(nlls[: len(plain)].argmin())
-    safe = [k for k in range(1, len(plain)) if better(k, 0) and not better(best, k)]
+    safe = [k for k in range(1, len(plain)) if gain[k] > critical * spread[k] and not better(best, k)]
     chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
     if others:
         first = len(plain) + int(nlls[len(plain) :].argmin())
@@ -124,7 +129,7 @@ def advise(
 
     ranked = sorted(range(len(plain)), key=lambda k: float(nlls[k]))
     by_size = tuple(scored(next(k for k in ranked if plain[k][0] in some)) for some in sizes)
-    return Advice(scored(chosen), by_size, prices, search.looked_at, exact, optimism)
+    return Advice(scored(chosen), by_size, prices, looked_at, exact, optimism)
 
 
 class _Search:
@@ -160,21 +165,30 @@ class _Search:
             sizes.append(ranked[: min(SHORTLIST, width)])
         return sizes
 
-    def cascades(self, members: Names, budget: float, max_loss: float | None) -> list[Candidate]:
-        """The cascades of a combination within an average cost, each starting with another mode."""
+    def cascades(self, combinations: Sequence[Names], budget: float, max_loss: float | None) -> list[Candidate]:
+        """The cascades of combinations within an average cost, each starting with another mode."""
         table = self._table
         found: list[Candidate] = []
-        for first in (name for name in members if not table.costs[name].reads):
+        refused: ModebridgeError | None = None
+        firsts = [(one, first) for one in combinations for first in one if not table.costs[first].reads]
+        for members, first in firsts:
             ordered = (first, *(name for name in members if name != first))
             alone = table.calibrated([first], "valid")
             if max_loss is None:
                 threshold = table.threshold(ordered, budget, self._prices)
             else:
-                threshold = cascade_threshold(alone, table.calibrated(ordered, "valid"), table.valid_labels, max_loss)
+                full, confidence = table.calibrated(ordered, "valid"), 1 - 0.05 / len(firsts)
+                try:
+                    threshold = cascade_threshold(alone, full, table.valid_labels, max_loss, confidence)
+                except ModebridgeError as error:
+                    refused = error
+                    continue
             share = float((alone.amax(dim=1) < threshold).double().mean())
             cost = self._prices[first] + share * sum(self._prices[name] for name in ordered[1:])
             if 0 < share < 1 and cost <= budget + EPSILON:
                 found.append((ordered, threshold))
+        if refused is not None and not found:
+            raise refused
         return found
 
     def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
