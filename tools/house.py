@@ -92,7 +92,7 @@ def main() -> None:
     size = sum(path.stat().st_size for path in tracked("*")) / 1e6
     parameters = {name: len(inspect.signature(getattr(mb, name)).parameters) for name in ("fit_bridge", "export")}
     rows = [
-        # 21,000 and 14,000 for the core, 900 and 500 for decisions, 1,000 and 500 for transformers and their optimizers.
+        # 21,000 and 14,000 for the core, 900 and 500 for decisions, 1,000 and 500 for transformers and optimizers.
         ("lines of src / files", f"{lines_of(source):,} / {len(source)}", "22,900 / 125"),
         ("lines of tests", f"{lines_of(tests):,}", "15,000"),
         ("files that run code in one fit_bridge", str(len(used)), "20"),
