@@ -191,9 +191,11 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
 
 def mixing_of(config: TrainConfig, mixup: float, inputs: Inputs) -> tuple[float, float]:
     """The alphas of mixup and CutMix for such inputs; the method's default is `mixup`, and CutMix for tokens."""
-    if config.mixup is None and config.cutmix is None and are_tokens(inputs):
+    cutmix = config.cutmix or 0.0
+    if config.mixup is not None or config.cutmix is not None:
+        mixup = config.mixup or 0.0
+    elif are_tokens(inputs):
         return 0.0, TOKEN_CUTMIX if suits_cutmix(inputs) else 0.0
-    mixup, cutmix = config.mixing(mixup)
     integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
     if mixup and integers:
         raise ModebridgeError(

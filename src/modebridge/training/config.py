@@ -150,12 +150,6 @@ class TrainConfig:
         rate = RATES[chosen] if isinstance(chosen, str) else 1.0
         return replace(self, optimizer=chosen, lr=rate if self.lr is None else self.lr)
 
-    def mixing(self, mixup: float) -> tuple[float, float]:
-        """The alphas of mixup and CutMix, where `mixup` is the default of the method."""
-        if self.mixup is None and self.cutmix is None:
-            return mixup, 0.0
-        return self.mixup or 0.0, self.cutmix or 0.0
-
     def factor(self, epoch: int) -> float:
         """The fraction of the peak learning rate in an epoch, counted from 0.
 
