@@ -69,7 +69,7 @@ class TargetControl(Method, SmallNetwork):
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         return [
             Row(
-                f"DE-1 + 1 bridge on {TITLES.get(one.target.partition('-')[0]) or 'mode ' + one.target[-1]}",
+                f"one network + 1 bridge on {TITLES.get(one.target.partition('-')[0]) or 'mode ' + one.target[-1]}",
                 ("mode-0", one.name),
                 cls.family,
                 cls.order(k),

@@ -17,7 +17,7 @@ from typing import Any
 from modebridge.recipes import changed, find_recipe
 from modebridge.runs import run_recipe
 
-METHODS = f"members_file={Path(__file__).with_name('controls.py')}", "methods=heads,controls,distilled"
+METHODS = f"members_file={Path(__file__).with_name('controls.py')}", "methods=paper,heads,controls,distilled"
 
 
 def seeds_in(text: str) -> list[int]:

@@ -97,16 +97,17 @@ def record(run: Path, folder: Path) -> None:
     source = RunFolder(run, writes=False)
     recipe, seed = find_recipe_of(source)
     table = read_answers(source)
-    scored = {row.name: row.scores for row in main_rows(recipe, table)}
+    main = main_rows(recipe, table)
+    scored, roles = {row.name: row.scores for row in main}, {row.role: row.name for row in main}
     rows = {}
     for name, one in scored.items():
         tempered = table.calibrated(one.members, threshold=one.threshold)
         rows[name] = surprisals(tempered, table.test_labels).double(), hits(tempered, table.test_labels).double()
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder, rows)
-    bridge = next((name for name in scored if "bridge I" in name), "DE-2")
+    bridge, between = roles.get("bridge", roles["two"]), (roles["one"], roles["two"])
     beside = [{"title": f"{name} against {bridge}", "a": [name], "b": [bridge]} for name in scored if name != bridge]
-    scores, differences = compute(read_rows(folder), ("DE-1", "DE-2"), beside)
+    scores, differences = compute(read_rows(folder), between, beside)
     for score in scores:
         one = scored[score["name"]]
         score |= {"flops": one.cost.relative_flops, "params": one.cost.relative_params, "temperature": one.temperature}
@@ -116,17 +117,17 @@ def record(run: Path, folder: Path) -> None:
     about |= {
         "hardware": facts.get("machine"),
         "versions": {"torch": facts.get("torch")},
-        "ways_between": ["DE-1", "DE-2"],
+        "ways_between": list(between),
     }
     published = {**about, "rows": scores, "differences": differences}
-    (folder / "results.json").write_text(json.dumps(_rounded(published), indent=1) + "\n")
+    (folder / "results.json").write_text(json.dumps(rounded(published), indent=1) + "\n")
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return round(value, 5) if isinstance(value, float) else value
 
 
@@ -180,7 +181,7 @@ def seed_tables(file: Path) -> list[str]:
     lines: list[str] = []
     for table in json.loads(file.read_text())["tables"]:
         rows = table["rows"]
-        beside = [name for name in (BASELINE, "DE-2") if name in rows]
+        beside = [name for name in (BASELINE, "DE-2", "two networks") if name in rows]
         fit = table.get("training_accuracy")
         lines += [f"### {table['title']}, seeds {table['seeds'][0]} to {table['seeds'][-1]}", ""]
         lines += [f"Mode 0 is right on {100 * np.mean(fit):.1f} % of its training images.", ""] if fit else []

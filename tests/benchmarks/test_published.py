@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"), run_name="published")
 FOLDERS = sorted(file.parent for file in (ROOT / "results").glob("*/rows.safetensors"))
 PAGES = ("README.md", "docs/results.md", "docs/frontier.md", "docs/which.md", "docs/comparison.md", "docs/faq.md")
+PAGES += ("docs/results/cifar10.md", "docs/results/tiny-imagenet.md", "docs/researchers.md")
 
 NUMBER = r"([+-]?\d*\.?\d+)"
 INTERVAL = re.compile(rf"{NUMBER}(?: %)?\s+\[{NUMBER}\s+to\s+{NUMBER}\]")
@@ -50,7 +51,7 @@ def with_intervals(text: str) -> list[tuple[Figure, float]]:
 def known_figures() -> list[Figure]:
     lines = [line for folder in FOLDERS for line in PUBLISHED["tables"](folder)]
     known = [figure for figure, _ in with_intervals("\n".join(lines))]
-    for file in (ROOT / "results" / "digits").glob("*.json"):
+    for file in (*(ROOT / "results" / "digits").glob("*.json"), *(ROOT / "results" / "intents").glob("*.json")):
         for table in json.loads(file.read_text())["tables"]:
             for one, other in itertools.permutations(table["rows"], 2):
                 known.append(tuple(PUBLISHED["difference"](table, one, other)))

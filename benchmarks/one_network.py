@@ -1,0 +1,300 @@
+"""Controls at the cost of one network: better training on labels, averaged weights, and heads on the best of them.
+
+    python benchmarks/one_network.py --data DIR --out OUT [--recipe cifar10-bn] [--epochs 200] [--head-epochs 60]
+    python benchmarks/one_network.py --out OUT --publish results/cifar10-frn
+
+Heads get CutMix, and the network that they stand on does not. What does a network gain that is trained with it? All
+networks are trained together: as the recipe says (`plain`), with CutMix (`cutmix-a` and `cutmix-b`: half of the
+batches, as its authors do), with mixup, with label smoothing. Of each, two means of the weights after every epoch:
+`ema` (decay .8 per epoch), and `tail`, the last quarter. `swa` goes on from three quarters of `plain` with a constant
+rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from modebridge import Ensemble, Mode, seeds, trees
+from modebridge.bridges import Bridge, ensemble_target, label_target, plan_bridge
+from modebridge.matching import draw_mixing, mixed, mixed_labels
+from modebridge.members import Setting
+from modebridge.modes import has_statistics, refresh_statistics
+from modebridge.objectives import MODE, ModeObjective
+from modebridge.recipes import find_recipe
+from modebridge.scoring import LogitTable, MemberCost, hits, surprisals
+from modebridge.training import Epoch, Task, fit_many, train
+from modebridge.types import Batch, Batches, Draw, Prepared, State, States
+
+HEADS = "cutmix-a>cutmix-b,cutmix-a>cutmix-a,plain>cutmix-a,cutmix-a>plain,plain>plain"
+DECAY = 0.8
+"""Of the running mean `ema`, per epoch."""
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """How labels and images are softened."""
+
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    smoothing: float = 0.0
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        draw = draw_mixing(size, self.mixup, self.cutmix, generator)
+        if self.cutmix and torch.rand((), generator=generator) < 0.5:
+            draw["box"][:, 0] = 0.0  # half of the batches stay as they are
+        return draw
+
+
+KINDS = {
+    "plain": Regularization(),
+    "cutmix-a": Regularization(cutmix=1.0),
+    "cutmix-b": Regularization(cutmix=1.0),
+    "mixup": Regularization(mixup=1.0),
+    "smoothing": Regularization(smoothing=0.1),
+}
+
+
+class SoftLabels(ModeObjective):
+    """Cross entropy on soft labels; keeps means of the weights after every epoch.
+
+    `validate` never chooses: every epoch is better than the one before it.
+    """
+
+    soft: Regularization
+    classes: int
+    epochs: int
+
+    def start(self) -> States:
+        self._seen, self.means = 0, dict[str, State]()
+        return super().start()
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        return self.soft.draw(size, generator)
+
+    def prepare(self, batch: Batch, draw: Draw) -> dict[str, Prepared]:
+        target = mixed_labels(batch[1], self.classes, torch.float32, draw, batch[0])
+        target = target * (1 - self.soft.smoothing) + self.soft.smoothing / self.classes
+        prepared = super().prepare((mixed(batch[0], draw), target), draw)
+        return {MODE: prepared[MODE]}
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> dict[str, float]:
+        state = states[MODE]
+        self._seen += 1
+        late = self._seen - 3 * self.epochs // 4
+        if "ema" not in self.means:
+            self.means["ema"] = _copy(state)
+        _move(self.means["ema"], state, 1 - DECAY)
+        if late == 0:
+            self.means["three quarters"] = _copy(state)
+        if late == 1:
+            self.means["tail"] = _copy(state)
+        if late > 1:
+            _move(self.means["tail"], state, 1 / late)
+        return {MODE: -float(self._seen)}
+
+
+def _copy(state: State) -> State:
+    return State(trees.clone(state.params), trees.clone(state.buffers), state.frozen)
+
+
+def _move(mean: State, state: State, share: float) -> None:
+    for name, tensor in mean.params.items():
+        tensor.lerp_(state.params[name], share)
+
+
+def fit_networks(setting: Setting, kinds: list[str], epochs: int) -> dict[str, Mode]:
+    """Networks of some kinds, with their means, by name."""
+    recipe, engine = setting.recipe, setting.engine
+    config = replace(recipe.training("mode"), epochs=epochs, keep="best", callbacks=(report,), progress=False)
+    net = setting.placed()
+    start = Mode.from_module(setting.network.build(seeds.generator(setting.seed, "control", kinds[0])))
+    first, tasks = SoftLabels(net, start), []
+    for name in kinds:
+        built = setting.network.build(seeds.generator(setting.seed, "control", name))
+        objective = first.on(Mode.from_module(built))
+        objective.soft, objective.classes, objective.epochs = KINDS[name], setting.facts.classes, epochs
+        tasks.append(Task(objective, setting.data.train("control", name), [], setting.seed_of("control", name)))
+    trained = train(tasks, config, engine=engine)
+    modes = {}
+    for name, task, states in zip(kinds, tasks, trained, strict=True):
+        objective = task.objective
+        modes[name] = objective.result(states)
+        for mean in ("ema", "tail"):
+            if mean in objective.means:
+                modes[f"{name}-{mean}"] = _settled(setting, objective.result({MODE: objective.means[mean]}), name)
+    at = tasks[0].objective.means.get("three quarters")
+    if at is not None:
+        rest = epochs - 3 * epochs // 4
+        rate = (config.lr or 0.0) * config.factor(epochs - rest - 1)
+        constant = replace(config, epochs=rest, lr=rate, warmup=1, average_from=1, keep="last")
+        objective = first.on(first.result({MODE: at}))
+        objective.soft, objective.classes, objective.epochs = KINDS["plain"], setting.facts.classes, rest
+        batches = setting.data.train("control", kinds[0], "swa")
+        (states,) = train([Task(objective, batches, None, setting.seed)], constant, engine=engine)
+        modes["swa"] = _settled(setting, objective.result(states), kinds[0])
+    return {name: mode.to("cpu") for name, mode in modes.items()}
+
+
+def _settled(setting: Setting, mode: Mode, name: str) -> Mode:
+    """The mode with statistics of its own weights, if the network has batch norm."""
+    if not has_statistics(setting.net):
+        return mode
+    batches = setting.data.train("control", name, "statistics")
+    return replace(mode, buffers=refresh_statistics(setting.placed(), mode.params, mode.buffers, batches))
+
+
+def plan_head(setting: Setting, modes: dict[str, Mode], name: str) -> Bridge:
+    """The default's body, by a name as "BASE>TARGET": "A+B" has two heads, "A&B" one on the mean, "2x" more FLOPs."""
+    base, targets = name.removeprefix("2x ").split(">")
+    small = plan_bridge(setting.net, modes[base], setting.example, target="labels").share or 0.06
+    return plan_bridge(
+        setting.net,
+        [modes[base]],
+        setting.example,
+        target=[
+            label_target() if head == "labels" else ensemble_target([modes[one] for one in head.split("&")])
+            for head in targets.split("+")
+        ],
+        budget=1.0001 * small * (2 if name.startswith("2x") else 1),
+        name=name,
+        seed=setting.seed_of("head", *name.split(">")),
+    )
+
+
+def fit_heads(setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int) -> dict[str, Bridge]:
+    bridges = {name: plan_head(setting, modes, name) for name in names}
+    config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=1.0, progress=False)
+    config = replace(config, callbacks=(report,), device=setting.engine.device, seed=setting.seed_of("heads"))
+    return fit_many(setting.net, bridges, setting.data.train("heads", bridges=True), config)
+
+
+@torch.no_grad()
+def logits_of(setting: Setting, modes: dict[str, Mode], bridges: dict[str, Bridge]) -> dict[str, Tensor]:
+    """Log probabilities on the validation and test images, as `name/split`."""
+    tables: dict[str, Tensor] = {}
+    groups = [(mode, {name: None}) for name, mode in modes.items()]
+    groups += [(modes[base_of(name)], {"": None, name: bridge}) for name, bridge in bridges.items()]
+    for mode, members in groups:
+        ensemble = Ensemble(setting.net, [mode], [one for one in members.values() if one is not None])
+        ensemble.to(setting.engine.device)
+        for split, batches in (("valid", setting.data.valid()), ("test", setting.data.test())):
+            parts = [ensemble.members(images).clamp_min(1e-30).log().cpu() for images, _ in batches]
+            table = torch.cat(parts, dim=1).float()
+            name = list(members)[-1]
+            tables[f"{name}/{split}"] = table[0] if len(members) == 1 else table[1:].squeeze(0).contiguous()
+    return tables
+
+
+def base_of(name: str) -> str:
+    return name.removeprefix("2x ").partition(">")[0]
+
+
+def publish(file: Path, folder: Path, sets: list[str]) -> None:
+    """Add the rows of a file to a published folder of the same test images: networks, heads beside their base, `sets`.
+
+    Rows that are there already are named by the epochs of the heads.
+    """
+    from published import compute, read_rows, rounded, write_rows
+
+    with safe_open(file, "pt") as stored:
+        about = json.loads(stored.metadata()["about"])
+        tables = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no dict
+    members = sorted({name.partition("/")[0] for name in tables} - {"labels"})
+    valid, test = ({name: tables[f"{name}/{split}"] for name in members} for split in ("valid", "test"))
+    setting = Setting(find_recipe(about["recipe"]), about["seed"])
+    modes = {name: Mode.from_module(setting.net) for name in members if ">" not in name}
+    heads = {name: plan_head(setting, modes, name) for name in members if ">" in name}
+    unit = setting.base_cost
+    costs = {name: MemberCost(unit.flops, unit.params) for name in modes}
+    for name, head in heads.items():
+        costs[name] = MemberCost(head.flops, head.params, reads=(base_of(name),))
+    table = LogitTable(valid, test, tables["labels/valid"], tables["labels/test"], costs)
+    rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
+    known = {row["name"]: row for row in published["rows"]}
+    chosen = [[name] for name in modes] + [[base_of(name), name] for name in heads] + [one.split(" + ") for one in sets]
+    for names in chosen:
+        title = " + ".join(names)
+        if title in known:
+            if len(names) == 1:
+                continue  # the same network, rounded to half precision in between
+            title += f", {about['heads']} epochs"
+        scored, calibrated = table.score(names), table.calibrated(names)
+        labels = tables["labels/test"]
+        rows[title] = surprisals(calibrated, labels).double(), hits(calibrated, labels).double()
+        known[title] = {"flops": scored.cost.relative_flops, "params": scored.cost.relative_params}
+        known[title] |= {"temperature": scored.temperature, "ece": scored.ece, "brier": scored.brier}
+    write_rows(folder, rows)
+    scores, differences = compute(read_rows(folder), tuple(published["ways_between"]), published["differences"])
+    published["rows"] = [score | {k: v for k, v in known[score["name"]].items() if k not in score} for score in scores]
+    published["differences"] = differences
+    (folder / "results.json").write_text(json.dumps(rounded(published), indent=1) + "\n")
+
+
+def report(epoch: Epoch) -> None:
+    losses = " ".join(f"{loss:.3f}" for loss in epoch.losses.values())
+    print(f"{time.strftime('%X')} epoch {epoch.number} of {epoch.total}: {epoch.seconds:.2f} s, {losses}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="cifar10")
+    parser.add_argument("--data", default=None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--publish", type=Path, help="add the rows of OUT to a folder of results, and train nothing")
+    parser.add_argument("--sets", default="plain + cutmix-a,cutmix-a + cutmix-b", help="further rows to publish")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--head-epochs", type=int, default=60)
+    parser.add_argument("--heads", default=HEADS)
+    parser.add_argument("--weights", type=Path, help="networks of an earlier run, instead of training them")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.publish is not None:
+        publish(given.out / "logits.safetensors", given.publish, [one for one in given.sets.split(",") if one])
+        return
+    setting = Setting(find_recipe(given.recipe), given.seed, given.data)
+    given.out.mkdir(parents=True, exist_ok=True)
+
+    def keep(modes: dict[str, Mode], bridges: dict[str, Bridge]) -> None:
+        tables = logits_of(setting, modes, bridges)
+        tables |= {f"labels/{split}": setting.data.labels(split) for split in ("valid", "test")}
+        about = {"recipe": given.recipe, "seed": given.seed, "epochs": given.epochs, "heads": given.head_epochs}
+        about |= {"shares": {name: bridge.share for name, bridge in bridges.items()}, "torch": torch.__version__}
+        about |= {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"}
+        save_file(tables, given.out / "logits.safetensors", {"about": json.dumps(about)})
+        for name, table in tables.items():
+            member, _, split = name.partition("/")
+            if split == "test" and member != "labels" and table.dim() == 2:
+                loss = torch.nn.functional.nll_loss(table, tables["labels/test"])
+                right = (table.argmax(dim=-1) == tables["labels/test"]).float().mean()
+                print(f"{member:24} accuracy {100 * right:.2f} NLL {loss:.4f}, not calibrated", flush=True)
+
+    if given.weights is not None:
+        saved = load_file(given.weights)
+        names = dict.fromkeys(key.partition("/")[0] for key in saved)
+        states = {
+            name: {k.partition("/")[2]: t for k, t in saved.items() if k.startswith(f"{name}/")} for name in names
+        }
+        modes = {name: setting.load_mode(state) for name, state in states.items()}
+        keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs))
+        return
+    modes = fit_networks(setting, given.kinds.split(","), given.epochs)
+    keep(modes, {})
+    kept = {name: mode for name, mode in modes.items() if name in ("plain", "cutmix-a", "cutmix-b")}
+    weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
+    keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs))
+
+
+if __name__ == "__main__":
+    main()
