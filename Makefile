@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # constraints.txt pins what we test with; elsewhere than under its pins any newer release may do.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_plot.py
+EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_plot.py examples/text_folders.py
 
 # Tools that only the package needs stay out of .venv.
 PACKAGING := .venv-package
@@ -29,7 +29,7 @@ tests: $(VENV)/.dev
 test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow
 
-examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
+examples: $(VENV)/.dev ## the scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
 	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
 
 package: $(PACKAGING)/.tools ## wheel and sdist in dist/, checked; the wheel in a bare environment, the demo from outside
@@ -70,7 +70,7 @@ $(PACKAGING)/.tools: constraints.txt
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing modebridge into $(VENV) (a minute or two) ..."
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[images,onnx]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

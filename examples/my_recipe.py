@@ -1,8 +1,9 @@
 """A custom recipe: any network, any data, one file.
 
 pip install 'modebridge[vision]'
-modebridge run examples/my_recipe.py               # two timm networks, a curve and bridges, in a minute or two
+modebridge run examples/my_recipe.py               # two timm networks, a head and a distilled network: a minute or two
 modebridge run examples/my_recipe.py --modes DIR   # the same from your own weights of make_net(), one file each
+modebridge run examples/my_recipe.py --set methods=paper   # the paper's way: a curve and bridges
 modebridge run examples/my_recipe.py --set "net=timm:vit_tiny_patch16_224(img_size=32, depth=3)" --out runs/vit
 
 The file is executed with your permissions, now and whenever the run is repeated from its folder.
@@ -27,7 +28,6 @@ def recipe() -> Recipe:
         curve=StageConfig(epochs=24, weight_decay=1e-3),
         bridge=StageConfig(epochs=24),
         lr=0.05,
-        width_divisor=4,  # of the bridges
         device="cpu",
     )
 

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import timm
 import torch
 
@@ -13,8 +12,7 @@ from modebridge.deploy import DeployedEnsemble
 README = Path(__file__).parents[1] / "README.md"
 
 
-@pytest.mark.parametrize("paper", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, capsys, paper):
+def test_the_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, capsys):
     """The name is the README's; the network behind it is timm's own small one of the same family, to save time."""
     real = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, **options: real(f"test_{name[:-2]}", **options))
@@ -30,20 +28,13 @@ def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, c
     # What it was trained on it knows by heart, which says nothing about its temperature.
     space = {"train": data, "valid": [(images, torch.tensor([0, 1, 3, 2]))], "test": data, "images": images}
     exec(block, space)
-    printed = capsys.readouterr().out
-    assert "score     calibrated  uncalibrated" in printed
-    assert "4 images; temperature " in printed
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split()[:3] == ["cost", "accuracy", "NLL"]
+    assert [line.split("  ")[0] for line in printed[1:3]] == ["one network", "with heads"]
     assert space["bridge"].share <= 0.05
     assert space["bridge"].heads == 2
     said = DeployedEnsemble.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
-    if paper:
-        (short,) = re.findall(r"```python\n(bridge = mb.fit_bridge.*?)```", README.read_text(), flags=re.DOTALL)
-        exec(short, space)
-        torch.testing.assert_close(space["probabilities"].sum(dim=1), torch.ones(4))
-        (lines,) = re.findall(r"```python\n(modes\[1\] = mb.align.*?)```", README.read_text(), flags=re.DOTALL)
-        exec(lines, space)
-        assert space["bridge"].r == 0.5
 
 
 def test_the_faq_distills_from_teachers_of_different_architectures():

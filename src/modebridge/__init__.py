@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from modebridge.curves import Curve
     from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.export import export
-    from modebridge.ensembles import Ensemble
+    from modebridge.ensembles import Cascade, Ensemble
     from modebridge.errors import ModebridgeError
     from modebridge.files import load, load_checkpoint, load_checkpoints
     from modebridge.modes import Mode
+    from modebridge.scoring.compare import compare
     from modebridge.scoring.evaluate import evaluate
     from modebridge.training import TrainConfig, distill, fit_bridge, fit_curve, fit_modes
 
@@ -29,6 +30,7 @@ __version__ = "0.3.0.dev0"
 
 __all__ = [
     "Bridge",
+    "Cascade",
     "Curve",
     "DeployedEnsemble",
     "Ensemble",
@@ -37,6 +39,7 @@ __all__ = [
     "TrainConfig",
     "__version__",
     "align",
+    "compare",
     "distill",
     "evaluate",
     "export",
@@ -54,11 +57,11 @@ _NAMES = {
     "bridges": ("Bridge", "inspect"),
     "curves": ("Curve",),
     "deploy": ("DeployedEnsemble", "export"),
-    "ensembles": ("Ensemble",),
+    "ensembles": ("Cascade", "Ensemble"),
     "errors": ("ModebridgeError",),
     "files": ("load", "load_checkpoint", "load_checkpoints"),
     "modes": ("Mode",),
-    "scoring": ("evaluate",),
+    "scoring": ("compare", "evaluate"),
     "training": ("TrainConfig", "distill", "fit_bridge", "fit_curve", "fit_modes"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batch, Batches, Inputs, Params
+from modebridge.types import IGNORED, Batch, Batches, Inputs, Params
 
 LABELS = ("labels", "label", "targets", "target")
 """Keys of a dict that may hold the labels; the first one present is used."""
 
 IMAGES = "images"
+
+UNLABELED = 255
+"""What data sets for segmentation write where there is no label."""
 
 T = TypeVar("T")
 
@@ -135,8 +139,18 @@ def shapes_of(inputs: Inputs) -> str:
     return ", ".join(f"{name} {shapes_of(tensor)}" for name, tensor in inputs.items())
 
 
+def check_loader(batches: object, what: str) -> None:
+    """Raise an error for what is no loader of batches: a path, images alone, one batch."""
+    if isinstance(batches, str | PathLike | Tensor) or is_batch(batches):
+        got = "one batch" if is_batch(batches) else f"a {type(batches).__name__}"
+        raise ModebridgeError(
+            f"Expected {what} to yield batches (images, labels), but got {got}; pass a DataLoader or a list of batches."
+        )
+
+
 def first_batch(batches: Batches, what: str) -> Batch:
     """The first batch; raises an error if there is none, or if the batches can be iterated only once."""
+    check_loader(batches, what)
     if isinstance(batches, Iterator):
         raise ModebridgeError(
             f"Expected {what} to be iterable more than once, but got a {type(batches).__name__} that is used up "
@@ -162,8 +176,9 @@ def is_batch(item: object) -> bool:
 def check_batch(item: object, what: str) -> Batch:
     """Inputs and integer labels of equal length, from a pair or a dict; labels are returned as int64.
 
-    The labels of a dict are under `labels`, `label`, `targets` or `target`. Its other tensors become keyword arguments
-    of the network. Values that are not tensors are dropped.
+    Labels of places (B, *P) that are negative or 255 do not count. The labels of a dict are under `labels`, `label`,
+    `targets` or `target`. Its other tensors become keyword arguments of the network. Values that are not tensors are
+    dropped.
     """
     if isinstance(item, Mapping):
         key = _label_key(item)
@@ -186,16 +201,23 @@ def check_batch(item: object, what: str) -> Batch:
             f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; "
             "pass a tensor, or a dict of tensors."
         )
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.dim() != 1:
+    if isinstance(labels, int) or (isinstance(labels, Tensor) and not labels.dim()):
+        raise ModebridgeError(
+            f"Expected {what} to yield batches, but got one image and its label; wrap the data set in a "
+            "torch.utils.data.DataLoader."
+        )
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise ModebridgeError(
-            f"Expected the labels of {what} to be integers of shape (B,), but got {got}; pass class indices."
+            f"Expected the labels of {what} to be integers of shape (B,), or (B, H, W) for pixels, but got {got}; pass "
+            "class indices."
         )
     if not flatten(inputs):
         raise ModebridgeError(f"Expected {what} to yield inputs, but got a dict without any tensor; add some.")
     for name, tensor in flatten(inputs).items():
         _check_input(tensor, len(labels), name.removeprefix(f"{IMAGES}/"), what)
-    return inputs, labels.long()
+    labels = labels.long()
+    return inputs, labels if labels.dim() == 1 else labels.masked_fill((labels < 0) | (labels == UNLABELED), IGNORED)
 
 
 def check_images(item: object, what: str) -> tuple[Tensor, Tensor]:
@@ -230,12 +252,33 @@ def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
         raise ModebridgeError(f"Expected the {name} of {what} to be finite, but got NaN or Inf; clean the data first.")
 
 
-def check_labels(labels: Tensor, classes: int, what: str) -> None:
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+def check_labels(labels: Tensor, outputs: Sequence[int], what: str, *, sizes: bool = True) -> None:
+    """Raise an error for labels that are no classes of logits (B, *outputs), or not one for each image or place.
+
+    Without `sizes`, only the number of axes of places is compared.
+    """
+    *places, classes = outputs
+    if labels.dim() != len(outputs) or (sizes and list(labels.shape[1:]) != places):
         raise ModebridgeError(
-            f"Expected the labels of {what} to be in [0, {classes}), but got {int(labels.min())} to "
-            f"{int(labels.max())}; the network's number of classes does not match the data."
+            f"Expected the labels of {what} to be of shape ({', '.join(map(str, ('B', *places)))}), one for each "
+            f"{'place' if places else 'image'} that the network classifies, but got {tuple(labels.shape)}; pass class "
+            "indices of that shape."
         )
+    known = labels[labels != IGNORED] if places else labels
+    if len(known) and not 0 <= int(known.min()) <= int(known.max()) < classes:
+        raise ModebridgeError(
+            f"Expected the labels of {what} to be in [0, {classes}), but got {int(known.min())} to "
+            f"{int(known.max())}; the network's number of classes does not match the data."
+        )
+
+
+UNNAMED = "unexpected keyword argument"
+
+
+def advice_for(error: Exception, usual: str) -> str:
+    """What to do about inputs that a network does not take."""
+    named = "name the tensors of a dict as the arguments of the network, or yield pairs (images, labels)"
+    return named if UNNAMED in str(error) else usual
 
 
 def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:

@@ -6,6 +6,7 @@ Every message has the same form: what was expected of which thing, what was give
 from __future__ import annotations
 
 import difflib
+import os.path
 import re
 from collections.abc import Iterable, Sequence
 
@@ -53,6 +54,13 @@ def plural(count: float, noun: str) -> str:
     """
     number = f"{count:g}" if isinstance(count, float) else str(count)
     return f"{number} {noun}" if count == 1 else f"{number} {noun}s"
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra: from the clone that this is, or by name."""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - no files in this layer
+    clone = os.path.isfile(os.path.join(folder, "pyproject.toml"))  # noqa: PTH113, PTH118
+    return f"pip install -e '.[{extra}]'" if clone else f"pip install 'modebridge[{extra}]'"
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

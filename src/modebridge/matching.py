@@ -19,7 +19,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, same_architecture
 from modebridge.trees import wide
-from modebridge.types import Batches, Draw, Inputs, Objective, Program, State, States
+from modebridge.types import IGNORED, Batches, Draw, Inputs, Objective, Program, State, States
 
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
@@ -36,19 +36,21 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     return (negative_entropy - target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
 
 
-def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
+def bridge_loss(target: Tensor, logits: Tensor, heads: int = 1) -> Tensor:
     r"""The loss of a bridge on a batch, exactly as in the paper's algorithms 1 and 2.
 
     .. math:: \ell = \frac{1}{|B|} \sum_{x \in B} D_\mathrm{KL}\big(v_{1,2}(r) \,\|\, \tilde v_{1,2}(r)\big)
 
     with the network on the curve :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)` and the bridge
     :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed image
-    :math:`\tilde x` (`mix`) and its features z. With h heads, both are (B, h, K), and the losses are summed.
+    :math:`\tilde x` (`mix`) and its features z. With h heads, both are (B, h, *P, K), and the losses are summed; over
+    places, if there are any, they are averaged.
 
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
     """
-    return kl_divergence(target, wide(logits)).mean(dim=0).sum()
+    losses, first = kl_divergence(target, wide(logits)).mean(dim=0), min(heads - 1, 1)  # the first axis of places
+    return losses.sum() if losses.dim() == first else losses.flatten(first).mean(dim=-1).sum()
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,15 @@ def mixed(inputs: Inputs, draw: Draw) -> Inputs:
 
 
 def mixed_labels(labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
-    """The labels as probabilities (B, K), mixed like the images."""
-    target = F.one_hot(labels, classes).to(dtype)
-    return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
+    """The labels as probabilities (B, K), or (B, *P, K), mixed like the images; 0 for places without a label."""
+    target = F.one_hot(labels.clamp_min(0), classes).to(dtype)
+    if labels.dim() > 1:
+        target = target * (labels != IGNORED)[..., None]
+    if "share" not in draw:
+        return target
+    if labels.dim() > 1 and "box" in draw:
+        return _mixed(draw, pixel_shares(draw, images).squeeze(1), target)
+    return _mixed(draw, label_shares(draw, images, dtype), target)
 
 
 def _mixed(draw: Draw, share: Tensor, tensor: Tensor) -> Tensor:

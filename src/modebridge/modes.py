@@ -159,6 +159,35 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
     return {**params}, buffers, aliases
 
 
+def to_mode(net: nn.Module, given: Mode | nn.Module | Mapping[str, Any] | str | PathLike[str]) -> Mode:
+    """A mode from whatever holds one: a mode, a trained module, a state dict, or the path of a checkpoint."""
+    if isinstance(given, Mode):
+        return given
+    if isinstance(given, nn.Module):
+        return Mode.from_module(given)
+    if isinstance(given, Mapping):
+        return Mode.from_state_dict(net, given)
+    if isinstance(given, str | PathLike):
+        from modebridge.files import load_checkpoint
+
+        return load_checkpoint(net, given)
+    raise ModebridgeError(
+        f"Expected a mode, a module, a state dict or the path of a checkpoint, but got {type(given).__name__}; load it "
+        "with load_checkpoint, or create one with Mode.from_module(net) or curve.at(r)."
+    )
+
+
+def to_modes(net: nn.Module, given: object) -> Any:
+    """Each of a list as a mode; one mode, or a curve, as it is."""
+    if not isinstance(net, nn.Module):
+        raise ModebridgeError(
+            f"Expected net to be a torch.nn.Module, but got {type(net).__name__}; pass the network first, then modes."
+        )
+    if isinstance(given, nn.Module | Mapping | str | PathLike):
+        raise ModebridgeError(f"Expected a list of modes, but got one {type(given).__name__}; put it in a list.")
+    return [to_mode(net, one) for one in given] if isinstance(given, list | tuple) else given
+
+
 def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
     """Raise an error if there are too few modes, or if one does not fit the network."""
     if isinstance(modes, Mode):

@@ -31,9 +31,9 @@ from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
 from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import frozen_copy, run
+from modebridge.nets import classes_last, frozen_copy, logits_of, run, run_at, second
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
+from modebridge.types import IGNORED, Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
 MODE, CURVE = "mode", "curve"
 """The names of the only member of these objectives."""
@@ -66,7 +66,7 @@ class ModeObjective(Objective[Mode]):
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
         logits = run(self._train, state.all_params, state.buffers, unflatten(prepared))
-        return F.cross_entropy(logits, prepared["labels"])
+        return F.cross_entropy(second(logits), prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         return {MODE: error_rate(partial(self._answer, states[MODE]), batches)}
@@ -80,11 +80,12 @@ class ModeObjective(Objective[Mode]):
 
 @torch.no_grad()
 def error_rate(answer: Callable[[Inputs], Tensor], batches: Batches) -> float:
-    """The share of images whose predicted class is not their label; `answer` returns logits or probabilities."""
+    """The share of images, or places, whose predicted class is not their label; `answer` returns logits (B, *P, K)."""
     wrong, seen = 0, 0
     for images, labels in batches:
-        wrong += int((answer(images).argmax(-1) != labels).sum())
-        seen += len(labels)
+        known = labels != IGNORED
+        wrong += int(((answer(images).argmax(-1) != labels) & known).sum())
+        seen += int(known.sum())
     return wrong / seen if seen else math.nan
 
 
@@ -128,7 +129,8 @@ class CurveObjective(Objective[Curve]):
         r = prepared["r"]
         # A Python number where reading it is free; on a GPU it stays a tensor, the input of a CUDA graph.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
-        return F.cross_entropy(run(self._train, point, state.buffers, unflatten(prepared)), prepared["labels"])
+        logits = run(self._train, point, state.buffers, unflatten(prepared))
+        return F.cross_entropy(second(logits), prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         state = states[CURVE]
@@ -170,7 +172,8 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         bases = Bases(net, needed, [tap for bridge in bridges.values() for tap in bridge.taps])
         super().__init__(bases, mixup, cutmix)
         for name, bridge in bridges.items():
-            self._add(name, bridge.body, Mode.from_module(bridge.body), len(bridge.places), _bridge_program)
+            make = partial(_bridge_program, bridge.heads)
+            self._add(name, bridge.body, Mode.from_module(bridge.body), (len(bridge.places), bridge.heads), make)
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
@@ -199,17 +202,19 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
 
 def _probabilities(target: Target, outputs: Mapping[str, Output], batch: Batch, draw: Draw) -> Tensor:
-    """The probabilities (B, K) of a target on a batch."""
+    """The probabilities (B, *P, K) of a target on a batch."""
     if target.modes:
         return average([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
     logits = wide(next(iter(outputs.values()))[0])
     return mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
 
 
-def _bridge_program(body: nn.Module) -> Program:
+def _bridge_program(heads: int, body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [tensor for name, tensor in prepared.items() if name.startswith("feature")]
-        return bridge_loss(prepared["target"], run(body, state.all_params, state.buffers, *features))
+        target, logits = prepared["target"], logits_of(run_at(body, state.all_params, state.buffers, *features))
+        axis = min(heads, 2)
+        return bridge_loss(target, classes_last(logits, axis, target.shape[axis:-1]), heads)
 
     return loss
 
@@ -253,8 +258,8 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         shown = mixed(batch[0], draw)
-        # The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble.
-        answers: dict[str | int, Tensor] = {key: one.members(shown) for key, one in self._ensembles.items()}
+        # The probabilities (M, B, *P, K) of every teacher: M is 1 for a mode, the number of members for an ensemble.
+        answers: dict[str | int, Tensor] = {key: one.table(shown) for key, one in self._ensembles.items()}
         answers |= {key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(shown).items()}
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():

@@ -121,13 +121,18 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
+def exact(tensor: Tensor) -> Tensor:
+    """The tensor in float64; on the CPU if it is on Apple's GPU, which has no such numbers."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
 def norm(tree: Params) -> Tensor:
     """The Euclidean norm of a tree, in float64.
 
     >>> norm({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
     tensor(5., dtype=torch.float64)
     """
-    squares = [(tensor.double() * tensor.double()).sum() for tensor in tree.values()]
+    squares = [exact(tensor).square().sum() for tensor in tree.values()]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
 
 

@@ -1,7 +1,10 @@
 """The library's vocabulary as types: read this file first.
 
 Axis names used in comments and docstrings: B batch, C channels, H and W height and width, K classes,
-M members of an ensemble.
+M members of an ensemble, P places, such as pixels, if a network classifies each of them (segmentation).
+
+Outside, classes are the second axis, (B, K, *P), as in torch: networks, bodies, predictions, files. Inside they are the
+last one, (B, *P, K), so that the same lines serve images and pixels: `nets.classes_last` is the way in, `second` out.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
 """The inputs of a network: images (B, ...), or several tensors by argument name."""
 
 Batch: TypeAlias = tuple[Inputs, Tensor]
-"""Inputs for B images (or texts), and int64 labels (B,)."""
+"""Inputs for B images (or texts), and int64 labels (B,), or (B, *P) with `IGNORED` for places without one."""
 
 Batches: TypeAlias = Iterable[Batch]
 """Anything that yields batches and can be iterated again: a DataLoader, a list, one of our data sets.
@@ -42,8 +45,11 @@ Prepared: TypeAlias = Mapping[str, Tensor]
 """Inputs of a step besides the states, by name: images, labels, draws, and outputs of frozen networks."""
 
 
-Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "vector"]
-"""(C, H, W), (H, W, C), (C, L), (T, C) or (C,)."""
+Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "volume", "tokens", "vector"]
+"""(C, H, W), (H, W, C), (C, L), (C, D, H, W), (T, C) or (C,)."""
+
+IGNORED = -100
+"""The label of a place that does not count, as in torch's cross entropy."""
 
 Program: TypeAlias = Callable[[State, Prepared], Tensor]
 """Maps a member's state and prepared inputs to its scalar loss."""

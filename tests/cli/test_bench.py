@@ -40,20 +40,27 @@ def test_a_recipe_without_training(quick):
     result = invoke("digits", "--device", "cpu", "--batch", "1,2")
     assert result.exit_code == 0, result.output
     shown = " ".join(result.stdout.split())
-    for text in ("DE-1 torch 1 ", "DE-1 + 3 heads (others) torch 2 ", "x1.000 x1.000", "x1.039", "x2.000", "1 thread"):
+    for text in (
+        "one network torch 1 ",
+        "one network + 3 heads torch 2 ",
+        "x1.000 x1.000",
+        "x1.039",
+        "x2.000",
+        "1 thread",
+    ):
         assert text in shown
     said = " ".join(result.stderr.split())
-    for text in ("Timing torch, batch 1 ...", "Timing torch, batch 2 ...", "pip install 'modebridge[onnx]'"):
+    for text in ("Timing torch, batch 1 ...", "Timing torch, batch 2 ...", "pip install -e '.[onnx]'"):
         assert text in said
 
 
 def test_a_folder_and_its_numbers(quick, tmp_path):
-    recipe = replace(find_recipe("digits"), modes=2, methods=())
+    recipe = replace(find_recipe("digits"), modes=2, methods=("paper",))
     (tmp_path / "recipe.toml").write_text(to_toml(recipe, 0))
     result = invoke(tmp_path, "--json")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    names = ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
+    names = ["one network", "one network + 1 bridge", "two networks"]
     assert [(row["name"], row["batch"]) for row in record["rows"]] == [(name, b) for b in (1, 64) for name in names]
     for row in record["rows"]:
         assert row["images_per_second"] == pytest.approx(row["batch"] / row["seconds"])

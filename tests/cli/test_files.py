@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ from modebridge.cli.app import app
 from modebridge.cli.files import example_images
 from modebridge.data import load_digits
 from modebridge.deploy import DeployedEnsemble
+from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe
 from tests.runs.small import finished
+
+ROOT = Path(__file__).parents[2]
 
 
 def invoke(*arguments):
@@ -90,12 +94,22 @@ def test_the_digits_that_come_with_the_package(made, monkeypatch):
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == [f"digit-{k}.png" for k in (3, 5, 8)]
     clean, recipe = load_digits().shuffled(0), find_recipe("digits")
     test = clean.part(recipe.data.train + recipe.data.valid, len(clean))
-    for path in example_images():
+    for path in example_images(root / "fast.onnx", (1, 8, 8)):
         assert path.stat().st_size < 300
         pixels = np.asarray(Image.open(path)).astype(np.float32) / 255
         same = np.abs(test.images[:, 0].numpy() - pixels).max(axis=(1, 2)) < 1 / 100
         assert set(test.labels[same].tolist()) == {int(path.stem[-1])}
     assert "add --examples" in str(invoke("predict", root / "fast.onnx").exception)
+
+
+def test_the_images_beside_a_file(made):
+    """The published file has three of its data set; digits are not for it."""
+    answer = invoke("predict", ROOT / "results/cifar10-frn/bundle.onnx", "--examples", "--json")
+    assert [(Path(one["file"]).stem, one["class"]) for one in lines(answer)] == [
+        (name, name) for name in ("airplane", "cat", "ship")
+    ]
+    with pytest.raises(ModebridgeError, match=r"digits of 1 x 8 x 8, while the file takes images of 3 x 32 x 32"):
+        example_images(made[0] / "other.onnx", (3, 32, 32))
 
 
 def test_wrong_wishes(made):

@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.deploy import DeployedEnsemble
+from modebridge.members import Setting
+from modebridge.recipes import changed, find_recipe
 from modebridge.runs import RunFolder, read_answers
+from modebridge.training import fit_modes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
 SHORT = [f"--set={key}" for key in ("curve.epochs=1", "bridge.epochs=1", "data.train=60", "data.test=80")]
@@ -44,8 +47,8 @@ def test_it_ends_with_the_same_table_as_the_demo(run: Path) -> None:
     results = json.loads((run / "results.json").read_text())
     assert not any(name.startswith("modes") for name in results["trained"]), "those that were given stay"
     rows = {row["name"]: row for row in results["rows"]}
-    assert {"DE-1", "DE-2", "DE-1 + 1 bridge I", "DE-1 + 1 label control", "DE-2 + 1 bridge II"} <= set(rows)
-    assert 1.0 < rows["DE-1 + 1 bridge I"]["relative_flops"] < 1.2
+    assert {"one network", "one network + 1 head", "distilled network", "two networks"} <= set(rows)
+    assert 1.0 < rows["one network + 1 head"]["relative_flops"] <= 1.05
     answers = read_answers(RunFolder(run, writes=False))
     assert answers.test["mode-0"].shape == (80, 10)
     assert "my-recipe" in (run / "report.html").read_text()
@@ -56,11 +59,11 @@ def test_it_ends_with_the_same_table_as_the_demo(run: Path) -> None:
 @pytest.mark.slow
 def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
     invoke("report", run)
-    invoke("export", run, tmp_path / "fast.onnx", "--members", "mode-0,I-0-1-small")
+    invoke("export", run, tmp_path / "fast.onnx", "--members", "mode-0,heads-0-others-small")
     deployed = DeployedEnsemble.load(tmp_path / "fast.onnx")
     answers = read_answers(RunFolder(run, writes=False))
     samples = RunFolder(run, writes=False).read("samples/0-1")[0]
-    expected = answers.calibrated(["mode-0", "I-0-1-small"])[samples["numbers"]]
+    expected = answers.calibrated(["mode-0", "heads-0-others-small"])[samples["numbers"]]
     probabilities = deployed(samples["images"].numpy()).probabilities
     torch.testing.assert_close(torch.tensor(probabilities).double(), expected, rtol=0, atol=1e-4)
 
@@ -68,7 +71,28 @@ def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_verbs_that_need_no_weights(run: Path) -> None:
     timed = json.loads(invoke("bench", run, "--batch", "1", "--device", "cpu", "--json"))["rows"]
-    assert [row["name"] for row in timed[:3]] == ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
+    assert [row["name"] for row in timed[:3]] == ["one network", "one network + 1 head", "two networks"]
     rows = {row["name"]: row for row in json.loads(invoke("cost", run.parent / "my_recipe.py", "--json"))}
-    assert rows["DE-1"]["relative_flops"] == 1.0
+    assert rows["one network"]["relative_flops"] == 1.0
     assert "correspondence" in invoke("study", "correspondence", "--out", run)
+
+
+def test_the_best_checkpoint_comes_first_unless_told(tmp_path: Path) -> None:
+    """Two networks of the demo, of which the second has learned something."""
+    settings = ["data.train=100", "data.valid=60", "data.test=60", "mode.epochs=1", "methods=", "device=cpu"]
+    recipe = changed(find_recipe("digits"), settings)
+    setting = Setting(recipe, 0)
+    (tmp_path / "given").mkdir()
+    (trained,) = fit_modes([setting.net], setting.data.train("mode", 0), recipe.training("mode"))
+    for name, state in (("a.pt", setting.net.state_dict()), ("b.pt", trained.state)):
+        torch.save(state, tmp_path / "given" / name)
+    for options, first in ((["--as-named"], "a.pt"), ([], "b.pt")):
+        out = tmp_path / first
+        given = [part for one in settings for part in ("--set", one)]
+        answer = CliRunner().invoke(
+            app, ["run", "digits", *given, "--modes", str(tmp_path / "given"), "--out", str(out), *options]
+        )
+        assert answer.exit_code == 0, answer.output
+        assert ("First network: b.pt, the best on validation images (NLL " in answer.stderr) == (first == "b.pt")
+        wanted = torch.load(tmp_path / "given" / first, weights_only=True)
+        assert torch.equal(RunFolder(out).read("modes/0")[0]["head.weight"], wanted["head.weight"])

@@ -97,9 +97,10 @@ def test_a_failure_keeps_what_was_there_and_what_was_made(quick, tmp_path, monke
 
 def test_a_run_says_where_its_report_is(folder):
     out, answer = folder
-    assert "DE-2 + 1 bridge II" in answer.stdout
-    assert "What you just saw" in answer.stdout
-    assert f"Report: {out / 'report.html'}" in answer.stdout
+    for words in ("one network ", "one network + 1 bridge ", "cascade of two networks", "two networks "):
+        assert words in answer.stdout
+    assert f"Page: {out / 'report.html'} (all 11 rows, and the figures)" in answer.stdout
+    assert f"  modebridge export {out} digits.onnx" in answer.stdout
     assert "modes: done" in answer.stderr
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names

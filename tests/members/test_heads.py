@@ -34,9 +34,9 @@ def test_names_and_rows() -> None:
     assert [member.heads(wanted) for member in members] == [2, 3, 1]
     rows = {row.name: row.role for row in row_plans(wanted) if "head" in row.name}
     assert rows == {
-        "DE-1 + 2 heads (others)": "heads",
-        "DE-1 + 3 heads (midpoints, labels)": "",
-        "DE-1 + 1 head (mean), on mode 1": "",
+        "one network + 2 heads": "heads",
+        "one network + 3 heads (midpoints, labels)": "",
+        "one network + 1 head (mean), on mode 1": "",
     }
     assert not any("head" in row.name for row in row_plans(recipe()))
     # The summary says of heads that they need no curve: not of those on midpoints.

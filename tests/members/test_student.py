@@ -23,16 +23,16 @@ def test_names_and_rows() -> None:
     students = ["distilled-0", "distilled-1", "student-labels", "student-2", "student-bridged"]
     assert [name for name in names if name.startswith(("distilled", "student"))] == students
     assert [parse_member(name).name for name in names] == names
-    rows = [row.name for row in row_plans(wanted) if "student" in row.name]
+    rows = [row.name for row in row_plans(wanted) if "distilled" in row.name or "labels" in row.name]
     assert rows == [
-        "student of DE-3",
-        "student of DE-3, start 1",
-        "student, then DE-2, cascade x1.2",
-        "student of labels",
-        "student of DE-2",
-        "student of DE-1 + bridges I",
+        "distilled network",
+        "distilled network, start 1",
+        "cascade of the distilled network and two more",
+        "one network, on mixed labels",
+        "distilled from two networks",
+        "distilled from one network + bridges",
     ]
-    assert not any("student" in row.name for row in row_plans(recipe()))
+    assert not any("distilled" in row.name for row in row_plans(recipe()))
     # Of as many modes as there are: the same weights.
     assert StudentMember(0, "modes", 3).nodes(wanted) == (StudentMember(),)
     assert StudentMember().place == "students/0-modes"

@@ -161,7 +161,7 @@ class Odd(nn.Module):
         self.time_first(x.view(-1, 2, 2).transpose(0, 1))
         self.scalar(x.sum())
         self.whole(x.long())
-        self.video(x[:, None, None, None])
+        self.video(x[:, None, None, None, None])
         self.none(None)
         self.two({"none": None, "x": x})
         self.doubled(torch.cat([x, x]))
@@ -177,7 +177,7 @@ def test_refusals_say_why():
         "scalar": keeps,
         "doubled": keeps,
         "whole": "gives torch.int64, not floats",
-        "video": "returns a feature of shape (1, 1, 1, 4), for which there is no bridge",
+        "video": "returns a feature of shape (1, 1, 1, 1, 4), for which there is no bridge",
         "none": "returns NoneType, not a tensor",
         "two": "returns dict, not a tensor",
         "head": "returns the logits themselves",
@@ -214,8 +214,8 @@ def test_bad_examples():
     ]:
         with pytest.raises(ModebridgeError, match=message):
             find_taps(tiny_net(), example)
-    with pytest.raises(ModebridgeError, match=r"logits of \(batch, classes\), but got \(1, 3, 8, 8\)"):
-        find_taps(nn.Sequential(nn.ReLU()), torch.rand(1, 3, 8, 8))
+    with pytest.raises(ModebridgeError, match=r"logits of \(batch, classes\), but got \(2,\)"):
+        find_taps(nn.Sequential(nn.Flatten(0)), torch.rand(1, 2))
 
 
 def test_the_network_and_the_example_stay_as_they_were():

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from modebridge.report import Cell, cost_figure, dots_figure, lines_figure
-from modebridge.report.figures import bars_figure, correspondence_figure, training_figure
+from modebridge.report.figures import bars_figure, correspondence_figure
+from modebridge.report.page import _training
 from modebridge.scoring import Correspondence
 from modebridge.training import Epoch
 from tests.report.test_tables import row
@@ -79,6 +80,6 @@ def test_correspondence_and_bars_have_their_numbers_and_names() -> None:
 def test_training_losses_by_epoch() -> None:
     epochs = [Epoch(k, 3, 0.1, {"train": 1.0 / k}) for k in (1, 2, 3)]
     series = {"modes": {"0": epochs, "1": epochs}, "bridges": {f"I-{k}": epochs for k in range(9)}}
-    texts = heights(training_figure(series | {name: {"0": epochs} for name in ("curves", "heads", "students")}))
+    texts = heights(_training(series | {name: {"0": epochs} for name in ("curves", "heads", "students")}))
     assert {"training loss of modes", "training loss of bridges", "epoch", "modes/0", "modes/1"} <= set(texts)
     assert "bridges/I-3" not in texts, "nine names and more are too many for a legend"

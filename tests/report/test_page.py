@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from modebridge.report import best_for_cost, summary
-from modebridge.runs import Run, RunFolder, gather, run_recipe, write_page
-from modebridge.scoring import Row
+from modebridge.report import best_for_cost
+from modebridge.runs import Run, RunFolder, begin, gather, run_recipe, write_page, write_results
 from modebridge.studies import run_study, write_study
 from tests.report.test_tables import row
 from tests.runs.small import finished, small
@@ -67,8 +67,8 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
     parts = (
         "Results",
-        "Cost and performance",
         "Along the curves",
+        "What each bridge learned",
         "A few images",
         "Calibration",
         "Decisions",
@@ -100,47 +100,23 @@ def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:
     assert len(data.samples.images) == 6
 
 
+def test_the_page_of_heads_needs_no_curve(tmp_path: Path) -> None:
+    recipe, folder = replace(small(), methods=("heads", "distilled")), RunFolder(tmp_path)
+    begin(folder, recipe, 0)
+    write_results(run_recipe(recipe, folder=folder), folder)
+    text = (tmp_path / "report.html").read_text()
+    for part in ("Results", "Calibration", "A few images", "What each head learned", "Decisions", "Training"):
+        assert f'">{part}</a></h2>' in text
+    assert "curve" not in re.sub(r"<details><summary>(The recipe|What the columns).*?</details>", "", text, flags=re.S)
+    data = gather(folder)
+    assert list(data.heads.imitators) == ["head 2", "head 3"]
+    assert list(data.heads.targets) == ["network 1", "network 2", "network 3"]
+    costs = [row.scores.cost.relative_flops for row in data.rows]
+    assert costs == sorted(costs)
+    assert "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all</dd>" in text
+
+
 def test_the_best_at_its_cost() -> None:
     costs = {"a": (1.0, 0.5), "b": (1.1, 0.4), "c": (1.2, 0.45), "d": (2.0, 0.3)}
     rows = [row(name, nll, flops=flops) for name, (flops, nll) in costs.items()]
     assert best_for_cost(rows) == {"a", "b", "d"}
-
-
-def outcome(one: float, bridged: float, two: float, *more: Row, **intervals: tuple[float, float]) -> list[Row]:
-    """The rows of a run; intervals of what two networks gain, and of the share that the bridge closes."""
-    gain, closed = ({name: intervals[name]} if name in intervals else {} for name in ("gain", "closed"))
-    rows = [row("DE-1", one), row("DE-1 + 1 bridge I", bridged, dee=1.5, intervals=closed)]
-    return [*rows, row("DE-1 + 1 label control", 0.38), row("DE-2", two, intervals=gain), *more]
-
-
-MORE = (
-    row("DE-1 + 3 bridges I", 0.28, dee=7.3),
-    row("DE-1 + 3 heads (others)", 0.29, role="heads", intervals={"closed": (0.9, 1.3)}),
-)
-SURE = {"gain": (0.05, 0.15), "closed": (0.3, 0.7)}
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        (outcome(0.4, 0.35, 0.3), "closed 50% of the gap"),
-        (outcome(0.4, 0.45, 0.3), "one bridge did not help"),
-        (outcome(0.4, 0.35, 0.4), "a second network did not help"),
-        # Two networks hardly better than one, and a bridge far beyond them: no "366% of the gap" out of that.
-        (outcome(0.4, 0.29, 0.37), "further than a whole second network did (0.370). Modes that are not fully trained"),
-        (outcome(2.25, 2.10, 2.21), "gives 2.300. The modes are not trained well enough"),
-        (outcome(0.4, 0.39, 0.38, gain=(-0.01, 0.05)), "cannot tell from zero (95 % interval -0.010 to 0.050), so"),
-        (outcome(0.4, 0.35, 0.3, **SURE), "closed 50% [30% to 70%] of the gap"),
-        (outcome(0.4, 0.35, 0.3, **SURE), "brackets: 95 % intervals over the test images (too short with only 100)."),
-        # No DEE beyond the deep ensembles that were measured.
-        (outcome(0.4, 0.35, 0.3, *MORE, **SURE), "is worth more than 2 networks; the same bridge trained on labels"),
-        (outcome(0.4, 0.35, 0.3, *MORE), "heads (others), one bridge at x1.05 that needs no curve, closed 110% [90%"),
-    ],
-)
-def test_the_sentence_says_what_happened(rows: list[Row], words: str) -> None:
-    """And gives no share of a gap where there is none; 2.3 is the NLL of guessing among ten classes."""
-    said = summary(rows, 2.3)
-    assert words in said
-    shares = any(word in words for word in ("closed", "worth", "brackets"))
-    assert ("of the gap" in said) == ("is worth" in said) == shares
-    assert ("heads" in said) == (rows[-1].role == "heads")

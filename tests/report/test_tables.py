@@ -17,6 +17,7 @@ from modebridge.report import (
     StudyTable,
     as_dicts,
     cell_of,
+    csv_of,
     markdown_table,
     study_table,
     terminal_table,
@@ -72,10 +73,14 @@ def test_study_tables_in_all_forms() -> None:
     latex = TABLE.latex()
     assert r"one\_1 & \textbf{91.00} $\pm$ 1.00 & \textbf{0.500} [0.51 ± 0.01] &  \\" in latex
     assert r"$R^2$" in latex
-    again = StudyTable.from_dict(json.loads(json.dumps(TABLE.as_dict())))
+    again = StudyTable.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert again.markdown() == markdown
     assert "91.00 ± 1.00" in text_of(study_table(TABLE))
-    assert "91.00 ± 1.00" not in text_of(study_table(TABLE, spread=False))
+    assert csv_of(TABLE.records()).splitlines() == [
+        "table,row,ACC,ACC spread,NLL",
+        "A & B,one_1,91.0,1.0,0.5",
+        "A & B,two,89.0,,inf",
+    ]
     assert TABLE.means("ACC") == [91.0, 89.0]
 
 
@@ -84,7 +89,7 @@ def test_study_tables_in_all_forms() -> None:
 )
 def test_what_is_no_table_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ModebridgeError, match="Expected the table of a study"):
-        StudyTable.from_dict({**TABLE.as_dict(), **damage})
+        StudyTable.from_dict({**TABLE.to_dict(), **damage})
 
 
 def test_the_results_table_in_all_forms() -> None:

@@ -81,7 +81,7 @@ def _plain(data: PageData) -> dict[str, Any]:
         "profiles": {name: [asdict(point) for point in points] for name, points in data.profiles.items()},
         "samples": data.samples and data.samples.images.tolist(),
         "metrics": {kind: {name: _lines(epochs) for name, epochs in m.items()} for kind, m in data.metrics.items()},
-        "studies": [[part.name, part.figure, *(table.as_dict() for table in part.tables)] for part in data.studies],
+        "studies": [[part.name, part.figure, *(table.to_dict() for table in part.tables)] for part in data.studies],
     }
 
 

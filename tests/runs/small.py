@@ -17,7 +17,7 @@ def small() -> Recipe:
     return replace(
         recipe,
         modes=3,
-        methods=(),
+        methods=("paper",),
         data=replace(recipe.data, train=60, valid=60, test=200, batch_size=30),
         mode=replace(recipe.mode, epochs=2),
         curve=replace(recipe.curve, epochs=1),

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 import modebridge
 from modebridge.ensembles import average, cascaded, scale
 from modebridge.errors import ModebridgeError
+from modebridge.members.network import networks
 from modebridge.report import as_dicts
 from modebridge.runs import ensemble_of, read_answers, run_recipe, share_run
 from modebridge.scoring import advise, dee
@@ -100,13 +101,13 @@ def test_weights_that_have_changed_are_not_exported(run, tmp_path):
 def test_cascades_are_rows_of_the_table(run):
     folder, result = run
     rows, answers = {row.name: row for row in result.rows}, read_answers(folder)
-    for name, members, cost in (("DE-2 cascade x1.15", 2, 1.15), ("DE-3 cascade x1.5", 3, 1.5)):
+    for name, members, cost in (("cascade of two networks", 2, 1.15), ("cascade of three networks", 3, 1.5)):
         row, names = rows[name], [f"mode-{k}" for k in range(members)]
         scored = answers.score(names, threshold=answers.threshold(names, cost))
         assert (row.scores.nll, row.scores.cost) == (scored.nll, scored.cost)
         assert row.family == "cascade"
-        # The levels that its deep ensemble equivalent is read from are those of DE-1, DE-2, DE-3.
-        assert row.scores.dee == dee(scored.nll, [rows[f"DE-{m}"].scores.nll for m in (1, 2, 3)])
+        # The levels that its deep ensemble equivalent is read from are those of one, two and three networks.
+        assert row.scores.dee == dee(scored.nll, [rows[networks(m)].scores.nll for m in (1, 2, 3)])
         (plain,) = as_dicts([row])
         assert (plain["threshold"], plain["deferred_share"]) == (scored.threshold, scored.deferred_share)
 
@@ -125,8 +126,8 @@ def test_a_shared_folder_and_its_card(run, tmp_path):
     assert {result.dataset_name for result in card.data.eval_results} == {"UCI hand-written digits"}
     assert (card.data.license, card.data.pipeline_tag) == ("mit", "image-classification")
     rows = {line.split("|")[1].strip(): line for line in card.text.splitlines() if line.startswith("| ")}
-    assert {"**this**", "DE-1", "DE-2", "DE-3"} <= set(rows)
-    assert f"{answers.score(['mode-0', 'mode-1']).nll:.3f}" in rows["DE-2"]
+    assert {"**this**", "one network", "two networks", "three networks"} <= set(rows)
+    assert f"{answers.score(['mode-0', 'mode-1']).nll:.3f}" in rows["two networks"]
     assert all(text in rows["**this**"] for text in (f"{scored.nll:.3f}", f"x{scored.cost.relative_flops:.2f}"))
     texts = (
         "200 images; calibrated",

@@ -69,9 +69,9 @@ def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
         return {step["name"]: step for step in json.loads(result.stdout) if step["missing"] or step["there"]}
 
     # Heads are in the folder of bridges, but are trained in their own pass; labels are in the folder of logits.
-    new = steps("digits", "--out", str(tmp_path / "new"), "--set", "methods=heads")
+    new = steps("digits", "--out", str(tmp_path / "new"), "--set", "methods=heads,paper")
     assert not (tmp_path / "new").exists()
-    assert list(new) == ["modes", "curves", "bridges", "heads", "logits", "labels", "profiles", "samples"]
+    assert list(new) == ["modes", "heads", "curves", "bridges", "logits", "labels", "profiles", "samples"]
     assert (new["heads"]["folder"], new["heads"]["missing"]) == ("bridges", [["heads-0-others-small"]])
     assert new["modes"]["missing"] == [["0"], ["1"], ["2"], ["3"]]
     assert new["modes"]["epochs"] == 20

@@ -14,8 +14,9 @@ from modebridge.bridges import plan_bridge
 from modebridge.data import Loader, noisy_digits
 from modebridge.ensembles import Ensemble
 from modebridge.members import ModeMember, Pin, PointMember, parse_member
+from modebridge.members.network import networks
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import find_recipe
+from modebridge.recipes import changed, find_recipe
 from modebridge.report import closed_gap
 from modebridge.runs import Local, Run, RunFolder, begin, ensemble_of, run_recipe, write_page
 from modebridge.scoring import evaluate
@@ -33,23 +34,25 @@ def result(tmp_path_factory):
 def test_every_row_is_there_and_costs_what_it_should(result):
     names = [row.name for row in result.rows]
     assert names == [
-        "DE-1",
-        "DE-1 + 1 bridge I",
-        "DE-1 + 2 bridges I",
-        "DE-1 + 1 label control",
-        "DE-2 cascade x1.15",
-        "DE-3 cascade x1.5",
-        "DE-2",
-        "DE-2 + 1 bridge II",
-        "DE-3",
-        "DE-1 + midpoint",
-        "DE-2 + midpoint",
+        "one network",
+        "one network + 1 bridge",
+        "one network + 1 bridge on labels",
+        "one network + 2 bridges",
+        "cascade of two networks",
+        "cascade of three networks",
+        "two networks",
+        "one network + the midpoint of a curve",
+        "two networks + 1 bridge of type II",
+        "three networks",
+        "two networks + the midpoint of a curve",
     ]
     rows = {row.name: row for row in result.rows}
-    assert rows["DE-1"].scores.dee == pytest.approx(1)
-    assert [rows[f"DE-{m}"].scores.cost.relative_flops for m in (1, 2, 3)] == [1, 2, 3]
-    assert 1.0 < rows["DE-1 + 1 bridge I"].scores.cost.relative_flops < 1.1
-    extra = [rows[name].scores.cost.relative_params - 1 for name in ("DE-1 + 1 bridge I", "DE-1 + 2 bridges I")]
+    assert rows["one network"].scores.dee == pytest.approx(1)
+    assert [rows[networks(m)].scores.cost.relative_flops for m in (1, 2, 3)] == [1, 2, 3]
+    assert 1.0 < rows["one network + 1 bridge"].scores.cost.relative_flops < 1.1
+    extra = [
+        rows[name].scores.cost.relative_params - 1 for name in ("one network + 1 bridge", "one network + 2 bridges")
+    ]
     assert extra[1] == pytest.approx(2 * extra[0])
     for scores in (row.scores for row in result.rows):
         assert scores.intervals["nll"][0] <= scores.nll <= scores.intervals["nll"][1]
@@ -62,18 +65,20 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
     assert len({image.numpy().tobytes() for part in parts for image in part.images}) == 320, "none is in two"
     two = [result.load(ModeMember(k)) for k in (0, 1)]
     ensemble = Ensemble(result.setting.net, two).calibrate(Loader(splits.valid, 256))
-    row = next(row for row in result.rows if row.name == "DE-2")
+    row = next(row for row in result.rows if row.role == "two")
     assert row.scores.temperature == pytest.approx(float(ensemble.temperature))
     assert row.scores.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).nll)
 
 
 @pytest.mark.slow
 def test_the_demo_keeps_its_promises_on_one_seed():
-    """The full recipe: a bridge closes part of the gap, heads most of it, and a type II bridge improves DE-2."""
-    nll = {row.name: row.scores.nll for row in run_recipe(find_recipe("digits")).rows}
-    assert closed_gap(nll["DE-1"], nll["DE-1 + 1 bridge I"], nll["DE-2"]) > 0.25
-    assert closed_gap(nll["DE-1"], nll["DE-1 + 3 heads (others)"], nll["DE-2"]) > 0.75
-    assert nll["DE-2 + 1 bridge II"] < nll["DE-2"]
+    """The full recipe: a bridge closes part of the gap, heads most of it, a type II bridge improves two networks."""
+    recipe = changed(find_recipe("digits"), ["methods=heads,paper"])
+    nll = {row.name: row.scores.nll for row in run_recipe(recipe).rows}
+    one, two = nll["one network"], nll["two networks"]
+    assert closed_gap(one, nll["one network + 1 bridge"], two) > 0.25
+    assert closed_gap(one, nll["one network + 3 heads"], two) > 0.75
+    assert nll["two networks + 1 bridge of type II"] < two
 
 
 @pytest.mark.slow

@@ -57,12 +57,12 @@ def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
         if "R2" in cells:
             assert cells["R2"].mean <= 1
     place = write_study(part, folder)
-    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.tex", "figure.svg"}
+    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.csv", "table.tex", "figure.svg"}
     assert json.loads((place / "table.json").read_text())["name"] == name
     assert (place / "figure.svg").read_text().startswith("<?xml")
     # Everything is there now: a second time nothing is trained.
     again = Run(small(), folder=folder)
-    assert [table.as_dict() for table in run_study(name, again).tables] == [table.as_dict() for table in part.tables]
+    assert [table.to_dict() for table in run_study(name, again).tables] == [table.to_dict() for table in part.tables]
     assert not again.trained
 
 
@@ -81,9 +81,9 @@ def test_scores_are_those_of_the_ensemble(folder: RunFolder) -> None:
     own = {row.name: row for row in result.rows}
     table = run_study("type1", Run(small(), folder=folder)).tables[0]
     last = "DE-1 + 2 bridges I small"
-    assert table.rows[last]["NLL"].mean == pytest.approx(own["DE-1 + 2 bridges I"].scores.nll)
+    assert table.rows[last]["NLL"].mean == pytest.approx(own["one network + 2 bridges"].scores.nll)
     assert table.rows[last]["NLL"].std is None, "both runs have the same two partners: one measurement, no spread"
-    assert table.rows[last]["FLOPs"].mean == pytest.approx(own["DE-1 + 2 bridges I"].scores.cost.relative_flops)
+    assert table.rows[last]["FLOPs"].mean == pytest.approx(own["one network + 2 bridges"].scores.cost.relative_flops)
 
 
 def test_the_papers_numbers_stand_beside_its_recipes_only() -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.training import Checkpoints, Engine, TrainConfig
-from tests.scenarios import fit_mode, loader, quick, tiny_net
+from modebridge.training import Checkpoints, Engine, TrainConfig, fit_bridge, fit_curve, fit_modes
+from tests.scenarios import blobs, fit_mode, loader, quick, tiny_net
 
 
 def test_schedule_of_the_facts():
@@ -59,11 +60,26 @@ def test_devices_that_are_not_there(device, message):
 
 
 def test_auto_is_plain_on_a_cpu():
-    if not torch.cuda.is_available():
+    if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         assert Engine.of(quick()) == Engine()
     assert Engine.of(quick(device="cpu")) == Engine() == Engine(torch.device("cpu"))
     chosen = Engine.of(quick(device="cpu", precision="bf16", compile=True))
     assert (chosen.bf16, chosen.compile, chosen.graphs) == (True, True, False)
+
+
+def test_auto_is_apples_gpu_where_there_is_no_other(monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+        engine = Engine.of(TrainConfig(epochs=1))
+        assert (engine.device.type, engine.bf16, engine.compile) == ("mps", False, False)
+
+
+@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="needs Apple's GPU")
+def test_everything_trains_on_apples_gpu():
+    net, two = tiny_net(), fit_modes([tiny_net(0), tiny_net(1)], loader(), quick(2))
+    curve = fit_curve(net, *two, loader(), quick(1))
+    bridge = fit_bridge(net, curve, loader(), valid=loader(), config=quick(1))
+    assert torch.isfinite(Ensemble(net, two[:1], [bridge])(blobs().images)).all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

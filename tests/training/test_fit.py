@@ -251,6 +251,10 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
     assert not any(torch.equal(first.params[name], p) for name, p in net.named_parameters() if p.dim() > 1)
     assert mb.distill(net, modes(2, "bn"), loader(), start=first, config=quick(0)).id == first.id
     assert mb.distill(net, modes(1, "bn")[0], loader(), start=first, config=quick(0)).id == first.id
+    # Frozen parameters, as those of a base under an adapter, are no weights of the student's own.
+    next(iter(net.parameters())).requires_grad_(False)
+    name, frozen = next(iter(net.named_parameters()))
+    assert torch.equal(mb.distill(net, modes(2, "bn"), loader(), config=quick(1)).params[name], frozen)
 
 
 @pytest.mark.parametrize(
@@ -258,12 +262,15 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
     [
         (lambda net: mb.distill(net, [], loader()), "Expected teachers to distill, but got none"),
         (lambda net: fit_students(net, {}, loader()), "Expected at least one student"),
-        (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or ensembles, but got ResNet"),
+        (
+            lambda net: mb.distill(net, [1], loader()),
+            "a mode, a module, a state dict or the path of a checkpoint, but got int",
+        ),
         (lambda net: DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
         (lambda net: DistillationLoss(soft=0), "not both 0"),
         (
             lambda net: mb.distill(net, modes(1), loader(), student=nn.Sequential(nn.Flatten(), nn.Linear(64, 4))),
-            "with 4 classes like the student, but one has 3",
+            r"outputs of \(4,\), classes last, like the student, but one has \(3,\)",
         ),
     ],
 )

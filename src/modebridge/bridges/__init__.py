@@ -19,8 +19,8 @@ from modebridge.bridges.bridge import (
     label_target as label_target,
     mode_target as mode_target,
 )
+from modebridge.bridges.budget import body_within as body_within
 from modebridge.bridges.build import (
-    body_within as body_within,
     build_bridge as build_bridge,
     inspect as inspect,
     plan_bridge as plan_bridge,

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from modebridge.bridges.bridge import READS, Kind
 from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, initialise, last_blocks_tap
-from modebridge.nets.blocks import Padding
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, initialise, last_blocks_tap, second
+from modebridge.nets.blocks import Padding, conv
 from modebridge.nets.resnet import LAST_BLOCKS
 from modebridge.types import Layout
 
@@ -36,7 +36,7 @@ class Join(nn.Module):
             features = tuple(feature.permute(0, 3, 1, 2) for feature in features)
         if self.layout != "tokens" and len({feature.shape[2:] for feature in features}) > 1:
             size = tuple(min(sides) for sides in zip(*(x.shape[2:] for x in features), strict=True))
-            pool: Any = F.adaptive_avg_pool2d if len(size) == 2 else F.adaptive_avg_pool1d
+            pool: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
             features = tuple(x if x.shape[2:] == size else pool(x, size) for x in features)
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1 if self.layout == "tokens" else 1)
 
@@ -45,14 +45,15 @@ class Join(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Residual blocks on a feature map or a sequence, then average pooling and a linear head.
+    """Residual blocks on a feature map, a sequence or a volume, then average pooling and a linear head.
 
     Args:
         inputs: input channels, in total over all features.
         blocks: (planes, stride) of each block.
         classes: number of outputs K.
         block: class of the blocks; the other options are those of `nets.blocks.Block`.
-        layout: "map", "map, channels last", or "sequence" for convolutions along one axis.
+        layout: "map", "map, channels last", or "sequence" and "volume" for convolutions along one axis and three.
+        dense: whether there is no pooling, and logits (B, K, *P) for every place.
         generator: random generator of the weights.
     """
 
@@ -68,37 +69,58 @@ class ResidualBody(nn.Module):
         padding: Padding = "half",
         projection: bool = True,
         layout: Layout = "map",
+        dense: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"bias": bias, "padding": padding, "projection": projection}
         sizes = {"inputs": inputs, "blocks": [list(each) for each in blocks], "classes": classes}
         self.arguments: dict[str, Any] = {**sizes, "block": block, "norm": norm, **options, "layout": layout}
+        self.arguments |= {"dense": True} if dense else {}  # files of other bodies stay as they are
         """What it was built with: a file describes it so."""
         self.join = Join(layout)
         layers: list[nn.Module] = []
         channels = inputs
-        if layout == "sequence":  # passed only if needed: a custom block class may support maps only
-            options["axes"] = 1
+        axes = {"sequence": 1, "volume": 3}.get(layout, 2)
+        if axes != 2:  # passed only if needed: a custom block class may support maps only
+            options["axes"] = axes
         for planes, stride in blocks:
             layers.append(block(channels, planes, stride, norm, **options))
             channels = planes * int(getattr(block, "expansion", 1))
         self.layers = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(channels, classes)
+        pool = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[axes - 1]
+        self.pool = None if dense else pool(1)
+        head = conv(channels, classes, 1, 1, bias=True, padding="half", axes=axes)
+        self.head: nn.Module = head if dense else nn.Linear(channels, classes)
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
+        x = self.layers(self.join(*features))
+        return self.head(x if self.pool is None else self.pool(x).flatten(1))  # type: ignore[no-any-return]
+
+
+class AttentionPool(nn.Module):
+    r"""The mean of normalized tokens (B, T, C), weighted by attention with one learned query: (B, C).
+
+    .. math:: p = \sum_t a_t x_t, \qquad a = \operatorname{softmax}_t (x_t \cdot q / \sqrt{C})
+
+    The query starts at zero, so pooling starts as the plain mean.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        self.query = nn.Parameter(torch.zeros(channels, 1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(tokens)
+        attention = (x @ self.query / self.query.shape[0] ** 0.5).softmax(dim=1)
+        pooled: Tensor = attention.transpose(1, 2) @ x
+        return pooled.squeeze(1)
 
 
 class TokenBody(nn.Module):
-    r"""Token-wise residual layers, then attention pooling with one learned query and a linear head.
-
-    .. math:: p = \sum_t a_t x_t, \qquad a = \operatorname{softmax}_t (x_t \cdot q / \sqrt{w})
-
-    The query starts at zero, so pooling starts as the mean over tokens.
-    """
+    """Token-wise residual layers, then attention pooling and a linear head."""
 
     def __init__(
         self, inputs: int, width: int, classes: int, *, blocks: int = 2, generator: torch.Generator | None = None
@@ -112,8 +134,7 @@ class TokenBody(nn.Module):
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
             for _ in range(blocks)
         )
-        self.out = nn.LayerNorm(width)
-        self.query = nn.Parameter(torch.zeros(width, 1))
+        self.pool = AttentionPool(width)
         self.head = nn.Linear(width, classes)
         initialise(self, generator)
 
@@ -121,13 +142,14 @@ class TokenBody(nn.Module):
         x = self.entry(self.norm(self.join(*features)))
         for layer in self.layers:
             x = x + layer(x)
-        x = self.out(x)
-        attention = (x @ self.query / self.query.shape[0] ** 0.5).softmax(dim=1)
-        return self.head((attention.transpose(1, 2) @ x).squeeze(1))  # type: ignore[no-any-return]
+        return self.head(self.pool(x))  # type: ignore[no-any-return]
 
 
 class VectorBody(nn.Module):
-    """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions."""
+    """A two-layer perceptron on feature vectors (B, C), pooled tokens, or the mean of a map or sequence.
+
+    A `dense` one is applied to every place of a map, sequence or volume instead of their mean.
+    """
 
     def __init__(
         self,
@@ -137,10 +159,14 @@ class VectorBody(nn.Module):
         generator: torch.Generator | None = None,
         *,
         layout: Layout = "vector",
+        dense: bool = False,
     ) -> None:
         super().__init__()
-        self.arguments = {"inputs": inputs, "width": width, "classes": classes, "layout": layout}
+        self.arguments: dict[str, Any] = {"inputs": inputs, "width": width, "classes": classes, "layout": layout}
+        self.arguments |= {"dense": True} if dense else {}
+        self.dense = dense
         self.join = Join(layout)
+        self.pool = AttentionPool(inputs) if layout == "tokens" else None
         self.hidden = nn.Linear(inputs, width)
         self.act = nn.SiLU()
         self.head = nn.Linear(width, classes)
@@ -148,9 +174,11 @@ class VectorBody(nn.Module):
 
     def forward(self, *features: Tensor) -> Tensor:
         x = self.join(*features)
-        if x.dim() > 2:
-            x = x.mean(dim=1 if self.join.layout == "tokens" else tuple(range(2, x.dim())))
-        return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]
+        if self.pool is not None:
+            x = self.pool(x)
+        elif x.dim() > 2:
+            x = x.movedim(1, -1) if self.dense else x.mean(dim=tuple(range(2, x.dim())))
+        return second(self.head(self.act(self.hidden(x))))
 
 
 class Heads(nn.Module):
@@ -206,12 +234,13 @@ def body_for(
     *,
     layout: Layout | None = None,
     norm: Norm = "bn",
+    dense: bool = False,
     seed: int | None = None,
 ) -> ResidualBody | TokenBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
 
     The slim factor divides the width of the feature, whose shape has no batch axis; blocks are bottlenecks if the width
-    is 256 or more. A layout of None assumes (C, H, W), (T, C) or (C,).
+    is 256 or more. A layout of None assumes (C, D, H, W), (C, H, W), (T, C) or (C,). For `dense` see `ResidualBody`.
     """
     layout = layout_for(shape, layout)
     channels = channels_of(shape, layout)
@@ -229,7 +258,8 @@ def body_for(
     wide = width >= WIDE
     blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
     block = BottleneckBlock if wide else BasicBlock
-    return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
+    options: dict[str, Any] = {"block": block, "norm": norm, "layout": layout, "dense": dense}
+    return ResidualBody(inputs, blocks, classes, generator=generator, **options)
 
 
 def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
@@ -238,11 +268,12 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
     ('map', 'tokens', 'sequence')
     """
-    axes: dict[int, list[Layout]] = {1: ["vector"], 2: ["tokens", "sequence"], 3: ["map", "map, channels last"]}
+    maps: list[Layout] = ["map", "map, channels last"]
+    axes: dict[int, list[Layout]] = {1: ["vector"], 2: ["tokens", "sequence"], 3: maps, 4: ["volume"]}
     if len(shape) not in axes or not all(shape):
         raise ModebridgeError(
-            f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
-            "choose another tap or pass your own body."
+            f"Expected the feature at the tap to be (C, D, H, W), (C, H, W), (C, L), (T, C) or (C,), but got "
+            f"{tuple(shape)}; choose another tap or pass your own body."
         )
     if layout is None:
         return axes[len(shape)][0]
@@ -252,25 +283,6 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     return layout
 
 
-def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
-    """The shape of features concatenated along channels, at the smallest size.
-
-    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
-    ((12, 4, 4), (17, 16))
-    """
-    if len(shapes) == 1:
-        return tuple(shapes[0])
-    known = layout_for(shapes[0], layout)
-    axis = 0 if known in ("map", "sequence") else -1
-    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
-        raise ModebridgeError(
-            f"Expected features of matching axes, but got {[tuple(shape) for shape in shapes]}; choose other taps."
-        )
-    joined = [min(sides) for sides in zip(*shapes, strict=True)]
-    joined[axis] = sum(shape[axis] for shape in shapes)
-    return tuple(joined)
-
-
 def channels_of(shape: Sequence[int], layout: Layout) -> int:
     """Number of channels C: the first axis of a map or a sequence, otherwise the last."""
-    return shape[0] if layout in ("map", "sequence") else shape[-1]
+    return shape[0] if layout in ("map", "sequence", "volume") else shape[-1]

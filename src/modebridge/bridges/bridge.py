@@ -149,7 +149,8 @@ class Bridge(nn.Module, Saved):
     An untrained bridge also has the target that it will learn and the modes that it reads.
 
     Args:
-        body: maps the features to logits (B, K), or to (B, h, K) for h heads.
+        body: maps the features to logits (B, K), or to (B, h, K) for h heads; followed by places, which may be fewer
+            than those of the network, if that classifies places.
         reads: the modes whose features it reads; stored as hashes of their content.
         tap: name of the submodule whose output is the feature; several names for several features per mode.
         r: the predicted position on the curve; None if the target is not on a curve.
@@ -158,7 +159,7 @@ class Bridge(nn.Module, Saved):
         heads: number of heads h; each is a member of ensembles.
         target: what it will learn; None for a trained bridge.
         flops: counted multiply-adds for one image; NaN if not counted.
-        classes: number of classes K; 0 if not known.
+        outputs: shape (*P, K) of the logits of one image; () if not known.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Bridge(nn.Module, Saved):
         *,
         target: Target | None = None,
         flops: float = math.nan,
-        classes: int = 0,
+        outputs: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if len(reads) not in (1, 2):
@@ -183,7 +184,7 @@ class Bridge(nn.Module, Saved):
         self.body, self.name, self.r, self.heads, self.target = body, name, r, heads, target
         self.reads = tuple(mode.id for mode in reads)
         self.taps = (tap,) if isinstance(tap, str) else tuple(tap)
-        self.share, self.flops, self.classes = share, flops, classes
+        self.share, self.flops, self.outputs = share, flops, tuple(outputs)
         self.modes: tuple[Mode, ...] = () if target is None else tuple(reads)
         self._base = trees.size(reads[0].params)
 
@@ -230,7 +231,7 @@ class Bridge(nn.Module, Saved):
         return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{heads}{share}"
 
     def head_logits(self, *features: Tensor) -> list[Tensor]:
-        """The logits (B, K) of each head."""
+        """The logits (B, K), or (B, K, *P), of each head."""
         logits = self(*features)
         return [logits] if self.heads == 1 else list(logits.unbind(dim=1))
 
@@ -250,8 +251,12 @@ def target_of(name: str, bridge: Bridge) -> Target:
 
 
 @torch.no_grad()
-def check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], name: str) -> float:
-    """Run the body on one image to find errors before the first step; returns its multiply-adds."""
+def check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], places: int, name: str) -> float:
+    """Run the body on one image to find errors before the first step; returns its multiply-adds.
+
+    It must return (1, *logits), followed by `places` axes.
+    """
+    axes = 1 + len(logits) + places
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
     try:
         with counting() as counted:
@@ -261,8 +266,8 @@ def check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, .
             f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
             "adapt it to the tap."
         ) from error
-    expected = ", ".join(map(str, ("batch", *logits)))
-    if not isinstance(out, Tensor) or out.shape != (1, *logits):
+    expected = ", ".join(map(str, ("batch", *logits, *["places"] * places)))
+    if not isinstance(out, Tensor) or out.shape[: len(logits) + 1] != (1, *logits) or out.dim() != axes:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModebridgeError(
             f"Expected the body of '{name}' to return logits of ({expected}), but got {got}; adapt its last layer."

@@ -1,9 +1,9 @@
-"""Build a bridge before training: its taps, its body (the widest within a budget of FLOPs), its cost and its target."""
+"""Build a bridge before training: its taps, its body, its cost and its target."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -15,11 +15,15 @@ from modebridge import nets
 from modebridge.batches import take_rows
 from modebridge.bridges import bodies
 from modebridge.bridges.bridge import READS, Aim, Bridge, Kind, Target, check_body, check_choices, chosen_target, listed
+from modebridge.bridges.budget import body_within, counted_body, size_of
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
-from modebridge.nets.flops import Shape, counting, zeros
+from modebridge.nets.flops import Shape, counting
 from modebridge.types import Batch, Inputs, Layout
+
+DENSE = 10
+"""How many times its share of the FLOPs a body may have of the parameters: late layers compute little with many."""
 
 
 def plan_bridge(
@@ -79,14 +83,16 @@ def build_bridge(
             tapped(first) if isinstance(reads, str) else tapped.run(tapped.state_of(modes[0].state), first)
         )
     base = counted()
-    read, classes = [features[tap] for tap in taps], logits.shape[1]
+    read, (*places, classes) = [features[tap] for tap in taps], logits.shape[1:]
     if body is None:
-        shape = bodies.joined_shape([feature.shape[1:] for feature in read], layout)
-        body = build_body(net, taps, shape, layout, classes * heads, kind, slim, budget, base, wide, seed)
+        shape = joined_shape([feature.shape[1:] for feature in read], layout)
+        options: dict[str, Any] = {"wide": wide, "dense": bool(places), "seed": seed}
+        body = build_body(net, taps, shape, layout, classes * heads, kind, slim, budget, base, **options)
         body = (body if heads == 1 else bodies.Heads(body, heads)).to(
             torch.cat([feature.flatten() for feature in read]).dtype
         )
-    flops = check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
+    wanted = (classes,) if heads == 1 else (heads, classes)
+    flops = check_body(body, read * READS[kind], wanted, len(places), name)
     if budget is not None and flops > budget * base:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take at most {budget:g} of the base's {base:,.0f} multiply-adds, "
@@ -94,7 +100,7 @@ def build_bridge(
         )
     plan = None if isinstance(target, int) else target
     own = plan.r if plan else None, name, flops / base if base else None, heads
-    return Bridge(body, modes, taps, *own, target=plan, flops=flops, classes=classes)
+    return Bridge(body, modes, taps, *own, target=plan, flops=flops, outputs=logits.shape[1:])
 
 
 def build_body(
@@ -107,21 +113,42 @@ def build_body(
     slim: float,
     budget: float | None,
     base: float,
+    *,
     wide: bool,
+    dense: bool,
     seed: int | None,
 ) -> nn.Module:
-    """A new body for features of `shape`: within the budget of `base` FLOPs, else the paper's at its tap, else any."""
+    """A new body for features of `shape`: within the budget of `base` FLOPs, else the paper's at its tap, else any.
+
+    A `dense` one has logits for every place of its features.
+    """
     norm: nets.Norm = "frn" if any(isinstance(module, nets.FilterResponseNorm) for module in net.modules()) else "bn"
     if budget is not None:
-        limits = budget * base, _size(net) or math.inf
-        return body_within(shape, layout, outputs, kind, *limits, norm=norm, wide=wide, seed=seed, base=base)[0]
+        limits = budget * base, min(1, DENSE * budget) * size_of(net) or math.inf
+        options: dict[str, Any] = {"norm": norm, "wide": wide, "dense": dense, "seed": seed, "base": base}
+        return body_within(shape, layout, outputs, kind, *limits, **options)[0]
     if isinstance(net, nets.ResNet) and list(taps) == [net.paper_tap]:
         return bodies.body_like(replace(net.spec, classes=outputs), kind, slim, seed=seed)
-    return bodies.body_for(shape, outputs, kind, slim, layout=layout, norm=norm, seed=seed)
+    return bodies.body_for(shape, outputs, kind, slim, layout=layout, norm=norm, dense=dense, seed=seed)
 
 
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
+    """The shape of features concatenated along channels, at the smallest size.
+
+    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
+    ((12, 4, 4), (17, 16))
+    """
+    if len(shapes) == 1:
+        return tuple(shapes[0])
+    known = bodies.layout_for(shapes[0], layout)
+    axis = 0 if known in ("map", "sequence", "volume") else -1
+    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
+        raise ModebridgeError(
+            f"Expected features of matching axes, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+        )
+    joined = [min(sides) for sides in zip(*shapes, strict=True)]
+    joined[axis] = sum(shape[axis] for shape in shapes)
+    return tuple(joined)
 
 
 def inspect(
@@ -157,12 +184,13 @@ def inspect(
     @cache  # many taps have features of the same shape, and fitting a width to a budget is a search
     def price(shape: Shape, layout: Layout, taps: tuple[str, ...]) -> tuple[float, float] | None:
         outputs = seen.classes * heads
-        make = partial(build_body, net, taps, shape, layout, outputs, "I", slim, budget, seen.flops, True, None)
+        options: dict[str, Any] = {"wide": True, "dense": seen.dense, "seed": None}
+        make = partial(build_body, net, taps, shape, layout, outputs, "I", slim, budget, seen.flops, **options)
         try:
             body, flops = counted_body(make, [shape])
         except ModebridgeError:  # no bridge is small enough
             return None
-        return (flops / seen.flops, _size(body) / _size(net)) if seen.flops and _size(net) else None
+        return (flops / seen.flops, size_of(body) / size_of(net)) if seen.flops and size_of(net) else None
 
     def priced(tap: nets.Tap) -> nets.Tap:
         # Only the paper's tap has a body of its own.
@@ -170,130 +198,3 @@ def inspect(
         return replace(tap, bridge=price(tuple(tap.shape), tap.layout, taps))
 
     return replace(seen, taps=tuple(map(priced, seen.taps)), priced=True)
-
-
-STEP = 8
-"""Larger widths are multiples of it; it is the smallest width of bodies with blocks."""
-
-LARGE, SMALL = 14, 4
-"""Maps and sequences of at least LARGE are halved by the first block, those below SMALL never."""
-
-NARROW = 0.5
-"""One block alone halves the map if it would be narrower than this share of the feature's channels."""
-
-
-def body_within(
-    shape: Sequence[int],
-    layout: Layout | None,
-    classes: int,
-    kind: Kind,
-    flops: float,
-    params: float = math.inf,
-    *,
-    norm: nets.Norm = "bn",
-    wide: bool = False,
-    seed: int | None = None,
-    base: float | None = None,
-) -> tuple[nn.Module, float]:
-    """The widest body with at most `flops` multiply-adds and `params` parameters, and its counted multiply-adds.
-
-    Maps and sequences get three residual blocks (bottlenecks for 512 channels or more), the first of which halves large
-    maps, or fewer. Tokens get two token-wise layers, or one. Vectors, and features for which no block fits, get a
-    perceptron on the mean over places. With `wide` there is one block, which halves the map if it would otherwise have
-    less than half of its channels: best for heads on other modes (docs/frontier.md). If the FLOPs of the `base` are
-    given, errors express the budget as a share of them.
-
-    >>> body, counted = body_within((16,), "vector", 4, "I", 1000)
-    >>> body.hidden.out_features, counted   # 48 * (16 + 4)
-    (48, 960.0)
-    """
-    layout = bodies.layout_for(shape, layout)
-    reads = [shape] * READS[kind]
-
-    def cost(family: Callable[..., nn.Module], width: int) -> tuple[float, int]:
-        body, counted = counted_body(partial(family, width), reads)
-        return counted, _size(body)
-
-    def fits(family: Callable[..., nn.Module], width: int) -> bool:
-        counted, size = cost(family, width)
-        return counted <= flops and size <= params
-
-    for family, narrowest in _families(shape, layout, classes, len(reads), norm, wide):
-        if fits(family, narrowest):
-            width = _widest(partial(fits, family), narrowest)
-            generator = None if seed is None else torch.Generator().manual_seed(seed)
-            return family(width, generator=generator), cost(family, width)[0]
-    least, size = cost(family, narrowest)
-    got, smallest = f"{flops:,.0f} multiply-adds", f"{least:,.0f}"
-    if least <= flops:
-        got, smallest = f"at most {params:,} parameters, as many as the base has", f"{size:,}: pass your own body"
-    elif base:
-        got, smallest = f"{flops / base:.2g} of the base's FLOPs", _rounded_up(least / base)
-    raise ModebridgeError(
-        f"Expected the budget to suffice for some bridge on a feature of {tuple(shape)}, but got {got}; "
-        f"the smallest bridge there takes {smallest}."
-    )
-
-
-def counted_body(make: Callable[[], nn.Module], shapes: Sequence[Sequence[int]]) -> tuple[nn.Module, float]:
-    """A body without weights and its multiply-adds; nothing is drawn, computed or stored."""
-    with torch.device("meta"):
-        body = make().eval()
-    with torch.no_grad(), counting() as counted:
-        body(*zeros(body, *shapes))
-    return body, counted()
-
-
-def _families(
-    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: nets.Norm, alone: bool
-) -> Iterator[tuple[Callable[..., nn.Module], int]]:
-    """Functions from a width to a body, from the best to the cheapest, each with its smallest width."""
-    channels = bodies.channels_of(shape, layout)
-    inputs = channels * reads
-    sides = () if layout in ("tokens", "vector") else shape[:2] if layout == "map, channels last" else shape[1:]
-    if layout == "tokens" and shape[0] > 1:
-        for blocks in (2, 1):
-            yield partial(bodies.TokenBody, inputs, classes=classes, blocks=blocks), STEP
-    elif max(sides, default=1) > 1:
-        # On wide maps plain blocks spend the whole budget on their first layer: squeeze first, as nets.ResNet-50 does.
-        block = nets.BottleneckBlock if channels >= 2 * bodies.WIDE else nets.BasicBlock
-        residual = partial(_residual, inputs, classes=classes, block=block, norm=norm, layout=layout)
-        # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
-        strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
-        for blocks in (1,) if alone else (3, 2, 1):
-            for stride in strides:
-                # One block at full size only if it can be wide; the last stride takes what fits.
-                wide = alone and stride < strides[-1]
-                least = STEP * math.ceil(NARROW * channels / STEP) if wide else STEP
-                yield partial(residual, [stride, 1, 1][:blocks]), least
-    yield partial(bodies.VectorBody, inputs, classes=classes, layout=layout), 1
-
-
-def _residual(inputs: int, strides: Sequence[int], width: int, **options: Any) -> nn.Module:
-    return bodies.ResidualBody(inputs, [(width, stride) for stride in strides], **options)
-
-
-def _widest(fits: Callable[[int], bool], narrowest: int) -> int:
-    """Bisection over the widths 1, 2, ..., 7, 8, 16, 24, ...; the smallest is known to fit.
-
-    Costs grow with the width, except where the first shortcut needs no projection: if that width is cheaper than its
-    neighbor it may be missed, but the budget is never exceeded.
-    """
-
-    def width(index: int) -> int:
-        return index if index < STEP else STEP * (index - STEP + 1)
-
-    good = narrowest if narrowest < STEP else narrowest // STEP + STEP - 1
-    bad = 2 * good
-    while fits(width(bad)):
-        good, bad = bad, 2 * bad
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(width(middle)) else (good, middle)
-    return width(good)
-
-
-def _rounded_up(share: float) -> str:
-    # To three digits, rounded up so that the budget named in the error suffices.
-    scale = 10.0 ** (2 - math.floor(math.log10(share)))
-    return f"{math.ceil(share * scale) / scale:.3g}"

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from modebridge.cli import terminal
-from modebridge.cli.files import Folder, export, path, predict, pull, push, serve
+from modebridge.cli.files import Folder, export, path, predict, serve
+from modebridge.cli.share import pull, push
 
 ANYWHERE = ("--json", "--debug")
 """Options of the program that may also stand after the verb."""
@@ -38,10 +39,30 @@ Data = Annotated[
         help="Folder with the official files of the data set. Default: $MODEBRIDGE_DATA, else ./data.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", metavar="DEVICE")]
+
+RUN, LOOK, SHIP, SHARE = "Run", "Look", "Ship", "Share"
+"""The groups of verbs in the help."""
 
 
-class Program(TyperGroup):
+class Plain:
+    """Help without the types of flags and arguments, which their names tell."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+            if isinstance(param, TyperArgument):
+                param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+        return params
+
+
+class Verb(Plain, TyperCommand):
+    """A command of the program."""
+
+
+class Program(Plain, TyperGroup):
     """Takes the options of the program before and after the verb."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -83,7 +104,7 @@ def _modebridge(
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=RUN)
 def run(
     recipe: RecipeName = None,
     out: Out = None,
@@ -91,8 +112,14 @@ def run(
     seed: Seed = None,
     data: Data = None,
     modes: Annotated[
-        Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="DIR", help="Use trained networks from a folder of checkpoints, the best one first."
+        ),
     ] = None,
+    as_named: Annotated[
+        bool, typer.Option("--as-named", help="With --modes: in the order of their names instead.")
+    ] = False,
     device: Device = "auto",
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what exists and what would be trained, then exit.")
@@ -106,26 +133,30 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Train missing modes, curves and bridges, evaluate them, and write the report.
+    """Train what is missing, score every combination, and write the page.
 
     The default recipe is `digits`: handwritten digits that ship with the package, no download, a minute or two on two
-    cores. Artifacts in the run folder are reused, and an interrupted run resumes. Under `torchrun`, processes share
-    the work; with --on, stages run in parallel on a Ray cluster. A recipe that is a Python file is executed like any
-    other program.
+    cores. What the run folder has is reused, and an interrupted run resumes. Under `torchrun`, processes share the
+    work; with --on, stages run in parallel on a Ray cluster. A recipe that is a Python file is executed like any other
+    program.
 
-    Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
-    `modebridge run digits --set modes=3 --set norm=frn`.
+    ```sh
+    modebridge run
+    modebridge run my_recipe.py --modes checkpoints/
+    modebridge run digits --set methods=paper
+    modebridge run cifar10-short --data ~/cifar --out runs/c10
+    ```
     """
     from modebridge.cli import run as runs
 
-    options = runs.RunOptions(recipe, out, settings, seed, data, device, modes)
+    options = runs.RunOptions(recipe, out, settings, seed, data, device, modes, as_named)
     if plan:
         runs.show_plan(options)
     else:
         runs.run(options, on)
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=RUN)
 def recipes() -> None:
     """List the recipes and the data they need."""
     from modebridge.cli import show
@@ -133,7 +164,7 @@ def recipes() -> None:
     show.list_recipes()
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=RUN)
 def study(
     name: Annotated[
         str,
@@ -158,9 +189,13 @@ def study(
 ) -> None:
     """Reproduce one table or figure of the paper, or evaluate under distribution shift.
 
-    Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
+    Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, CSV, LaTeX, SVG).
 
-    Examples: `modebridge study type1`, `modebridge study shift --ood scrambled`.
+    ```sh
+    modebridge study comparison digits
+    modebridge study type1
+    modebridge study shift --ood scrambled
+    ```
     """
     from modebridge.cli import run as runs
 
@@ -168,7 +203,7 @@ def study(
     runs.study(name, options, terminal.listed("--ood", ood) or [])
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=LOOK)
 def cost(
     recipe: RecipeName = None,
     settings: Settings = None,
@@ -180,26 +215,26 @@ def cost(
     show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper)
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=LOOK)
 def report(
     folder: Folder,
     out: Annotated[
         Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")
     ] = None,
 ) -> None:
-    """Regenerate the HTML report of a run folder; needs neither the data set nor a GPU."""
+    """Write the page of a run folder again; needs neither the data set nor a GPU."""
     from modebridge.cli import show
 
     show.report_run(folder, out)
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=LOOK)
 def advise(
     folder: Folder,
     budget: Annotated[
         float, typer.Option(help="Maximum cost of a forward pass, in multiples of one network.", metavar="X")
     ] = 1.2,
-    cost_unit: Annotated[str, typer.Option(help="Unit of cost: flops or params.")] = "flops",
+    cost_unit: Annotated[str, typer.Option(help="flops or params.", metavar="UNIT")] = "flops",
     cascades: Annotated[
         bool,
         typer.Option("--cascades", help="Also consider cascades, where confident images use only the first network."),
@@ -217,14 +252,16 @@ def advise(
 
     Takes the most members that are significantly better than one network and not significantly worse than the best.
 
-    Example: `modebridge advise runs/digits --budget 1.2`.
+    ```sh
+    modebridge advise runs/digits --budget 1.2
+    ```
     """
     from modebridge.cli import show
 
     show.advise_run(folder, budget, cost_unit, cascades, max_loss)
 
 
-@app.command()
+@app.command(cls=Verb, rich_help_panel=LOOK)
 def bench(
     target: Annotated[
         Path,
@@ -238,12 +275,16 @@ def bench(
     Of a run folder or a recipe: one network, one network with its heads or its bridge, and two networks, with random
     weights, since time does not depend on them.
 
-    Examples: `modebridge bench runs/digits`, `modebridge bench fast.onnx --batch 1,8`.
+    ```sh
+    modebridge bench runs/digits
+    modebridge bench fast.onnx --batch 1,8
+    ```
     """
     from modebridge.cli.bench import bench_target
 
     bench_target(target, batch, device)
 
 
-for _verb in (export, predict, serve, push, pull):
-    app.command()(_verb)
+for _panel, _verbs in {SHIP: (export, predict, serve), SHARE: (push, pull)}.items():
+    for _verb in _verbs:
+        app.command(cls=Verb, rich_help_panel=_panel)(_verb)

@@ -21,7 +21,7 @@ from modebridge.bridges import build_bridge
 from modebridge.cli.terminal import Screen, listed, say
 from modebridge.deploy import DeployedEnsemble, export
 from modebridge.ensembles import Ensemble
-from modebridge.errors import ModebridgeError, plural
+from modebridge.errors import ModebridgeError, install, plural
 from modebridge.members import Setting, SmallNetwork, parse_member, row_plans
 from modebridge.modes import Mode
 from modebridge.recipes import check_recipe, read_recipe
@@ -86,7 +86,7 @@ def time_setting(setting: Setting, sizes: Sequence[int]) -> list[dict[str, Any]]
     if device.type != "cpu":
         return rows
     if not (find_spec("onnxruntime") and find_spec("onnxscript")):
-        say("Without ONNX Runtime, which is not installed: pip install 'modebridge[onnx]'.")
+        say(f"Without ONNX Runtime, which is not installed: {install('onnx')}.")
         return rows
     with tempfile.TemporaryDirectory() as folder:
         for k, (name, one, flops) in enumerate(built):
@@ -109,16 +109,14 @@ def ensembles_for(setting: Setting) -> dict[str, Ensemble]:
     recipe, net = setting.recipe, setting.net
     modes = [Mode.from_module(setting.network.build(generator(0, "mode", k))) for k in range(2)]
     plans = {row.role: row for row in row_plans(recipe)}
-    row = plans.get("heads") or plans["bridge"]
-    member = parse_member(row.members[-1])
-    assert isinstance(member, SmallNetwork)
-    sizing = member.sizing(setting, member.wide)
-    bridge = build_bridge(net, setting.example, modes[:1], member.heads(recipe), name=member.name, seed=0, **sizing)
-    return {
-        "DE-1": Ensemble(net, modes[:1]),
-        row.name: Ensemble(net, modes[:1], [bridge]),
-        "DE-2": Ensemble(net, modes),
-    }
+    timed = {plans["one"].name: Ensemble(net, modes[:1])}
+    if (row := plans.get("heads") or plans.get("bridge")) is not None:
+        member = parse_member(row.members[-1])
+        assert isinstance(member, SmallNetwork)
+        sizing = member.sizing(setting, member.wide)
+        bridge = build_bridge(net, setting.example, modes[:1], member.heads(recipe), name=member.name, seed=0, **sizing)
+        timed[row.name] = Ensemble(net, modes[:1], [bridge])
+    return {**timed, plans["two"].name: Ensemble(net, modes)}
 
 
 def time_file(file: DeployedEnsemble, sizes: Sequence[int]) -> list[dict[str, Any]]:

@@ -1,20 +1,22 @@
-"""The verbs `export`, `predict`, `serve`, `push` and `pull`; what loads slowly is imported when a verb runs."""
+"""The verbs `export`, `predict` and `serve`; what loads slowly is imported when a verb runs."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from modebridge.cli.terminal import OPTIONS, Screen, listed, note, say
-from modebridge.errors import ModebridgeError, plural
+from modebridge.cli.terminal import OPTIONS, Screen, here, listed, note, program, say
+from modebridge.errors import ModebridgeError, install, plural
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
+DIGIT = (1, 8, 8)
+"""The shape of the demo's images."""
 
 
 def path(text: str) -> Path:
@@ -29,7 +31,7 @@ Exported = Annotated[Path, typer.Argument(parser=path, metavar="FILE", help="A f
 Members = Annotated[
     str | None,
     typer.Option(
-        help="Members, e.g. `mode-0,I-0-1-small`. Default: what `advise` recommends for a budget of 1.2.",
+        help="Members, e.g. `mode-0,heads-0-others-small`. Default: what `advise` recommends for a budget of 1.2.",
         metavar="NAMES",
     ),
 ]
@@ -65,11 +67,14 @@ def export(
 ) -> None:
     """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
 
-    Examples: `modebridge export runs/digits fast.onnx`,
-    `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`,
-    `modebridge export runs/digits fast.onnx --coverage 0.9 --risk 0.02`.
+    ```sh
+    modebridge export runs/digits fast.onnx
+    modebridge export runs/digits fast.onnx --members mode-0,heads-0-others-small
+    modebridge export runs/digits fast.onnx --members mode-0,mode-1 --average-cost 1.15
+    modebridge export runs/digits fast.onnx --coverage 0.9 --risk 0.02
+    ```
     """
-    from modebridge.cli.show import naming_damage
+    from modebridge.cli.show import in_words, naming_damage
     from modebridge.deploy import export as export_ensemble
     from modebridge.deploy.deployed import check_format
     from modebridge.runs import ensemble_of, existing
@@ -85,7 +90,7 @@ def export(
     with naming_damage(run):
         options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
         ensemble, notes = ensemble_of(run, names, **options)
-    say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
+    say(f"Exporting {in_words(notes['names'])} and comparing the file with the library ...")
     what = {name: notes[name] for name in ("example", "threshold", "classes")}
     info = {name: notes[name] for name in ("names", "scores", "about", "unit")}
     done = export_ensemble(ensemble, file, **what, valid=notes["fitted"], info=info)
@@ -115,6 +120,10 @@ def export(
         )
     images = plural(meta["parity"]["images"], "image")
     console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
+    console.next_steps(
+        (f"{program()} predict {here(done.path)} IMAGES", "classify images, or --examples"),
+        (f"{program()} serve {here(done.path)}", "the same over HTTP"),
+    )
 
 
 def predict(
@@ -123,7 +132,11 @@ def predict(
         list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
     ] = None,
     examples: Annotated[
-        bool, typer.Option("--examples", help="Use the three digits that ship with the package, for files of the demo.")
+        bool,
+        typer.Option(
+            "--examples",
+            help="Use the images in the folder examples/ beside the file, or for a file of the demo three digits.",
+        ),
     ] = False,
     threshold: Annotated[
         float | None,
@@ -137,7 +150,11 @@ def predict(
     """Classify images with an exported file. Unreadable images are reported and skipped (exit code 1).
 
     With --json, prints one line per image.
-    Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx --examples`.
+
+    ```sh
+    modebridge predict fast.onnx cat.png holiday/
+    modebridge predict fast.onnx --examples
+    ```
     """
     import numpy as np
 
@@ -145,14 +162,11 @@ def predict(
     from modebridge.deploy.inputs import from_path
     from modebridge.report import plain_table
 
-    paths = [*(images or []), *(example_images() if examples else [])]
-    if not paths:
-        raise ModebridgeError(
-            "Expected images, but got none; give files or folders, or add --examples for the three digits that ship "
-            "with the package."
-        )
+    if not images and not examples:
+        raise ModebridgeError("Expected images, but got none; give files or folders, or add --examples.")
     deployed, console = DeployedEnsemble.load(file), Screen()
     shape = deployed.image_shape()
+    paths = [*(images or []), *(example_images(file, shape) if examples else [])]
     # Check the threshold before reading the first image.
     deployed(np.zeros((0, *shape), np.float32), threshold=threshold)
     columns = {"probability": "prob.", "sets": "set", "answered": "answered", "entropy": "entropy"}
@@ -178,7 +192,7 @@ def predict(
             texts = {"used": str(record["used"]), "sets": ", ".join(record.get("set", ()))}
             texts["answered"] = "yes" if record.get("answered") else "no"
             cells = [texts[name] if name in texts else f"{record[name]:.4f}" for name in shown]
-            table.add_row(str(image), record["class"], *cells)
+            table.add_row(here(image), record["class"], *cells)
     if table.row_count and not OPTIONS.json:
         console.print(table)
     if bad:
@@ -186,11 +200,20 @@ def predict(
         raise typer.Exit(1)
 
 
-def example_images() -> list[Path]:
-    """The digits that ship with the package, each named after its class."""
+def example_images(file: Path, shape: Sequence[int]) -> list[Path]:
+    """The images beside a file, or for a file of the demo the package's digits; each is named after its class."""
     import modebridge.data
 
-    return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
+    digits = Path(modebridge.data.__file__).parent / "examples"
+    folders = [file.parent / "examples", *([digits] if tuple(shape) == DIGIT else [])]
+    found = [sorted(folder.glob("*.png")) for folder in folders]
+    if not any(found):
+        sizes = " x ".join(map(str, shape))
+        raise ModebridgeError(
+            f"Expected example images for '{file}', but there is no folder examples/ beside it, and the package only "
+            f"has digits of 1 x 8 x 8, while the file takes images of {sizes}; give files or folders."
+        )
+    return next(some for some in found if some)
 
 
 def _image_files(path: Path) -> list[Path]:
@@ -202,20 +225,24 @@ def _image_files(path: Path) -> list[Path]:
 def serve(
     file: Exported,
     host: Annotated[
-        str, typer.Option(help="Address to bind: 127.0.0.1 for this machine only, 0.0.0.0 for all interfaces.")
+        str,
+        typer.Option(help="Address: 127.0.0.1 for this machine only, 0.0.0.0 for all interfaces.", metavar="ADDRESS"),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", metavar="N", min=1, max=65535)] = 8000,
     max_mb: Annotated[float, typer.Option(help="Maximum request size, in MB.", metavar="MB")] = 10.0,
 ) -> None:
     """Serve an exported file over HTTP: POST an image to /predict; see also /health and /info.
 
-    Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
+    ```sh
+    modebridge serve fast.onnx
+    curl --data-binary @cat.png http://127.0.0.1:8000/predict
+    ```
     """
     try:
         from modebridge.deploy.serve import ServeConfig, serve as serve_file
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected Starlette and uvicorn for serving, but got '{error}'; pip install 'modebridge[serve]'."
+            f"Expected Starlette and uvicorn for serving, but got '{error}'; {install('serve')}."
         ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     serve_file(
@@ -223,74 +250,3 @@ def serve(
         ServeConfig(host, port, max_mb=max_mb),
         ready=lambda: say(f"Serving {file} at {address}/predict (also /health, /info); press Ctrl-C to stop."),
     )
-
-
-def push(
-    folder: Folder,
-    repo: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")] = None,
-    only_folder: Annotated[
-        Path | None,
-        typer.Option("--folder", parser=path, metavar="DIR", help="Only write this folder; upload nothing."),
-    ] = None,
-    members: Members = None,
-    license: Annotated[str, typer.Option(help="License of the weights, e.g. apache-2.0 or mit.", metavar="ID")] = "",
-    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
-) -> None:
-    """Share modes, students and bridges of a run folder on the Hugging Face Hub, with a model card of their scores.
-
-    Writes safetensors, config.json and README.md; `modebridge.load("OWNER/NAME")` loads them. Uploading needs the extra
-    `hub` and `hf auth login`.
-
-    Examples: `modebridge push runs/digits me/digits-bridge --license apache-2.0`,
-    `modebridge push runs/digits --folder shared --members distilled-0`.
-    """
-    from modebridge.cli.show import naming_damage
-    from modebridge.files import check_repo, upload
-    from modebridge.runs import existing, share_run
-
-    if repo is None and only_folder is None:
-        raise ModebridgeError(
-            "Expected OWNER/NAME on the hub, or --folder DIR to only write a folder, but got neither; give one."
-        )
-    if repo is not None:
-        check_repo(repo)
-    run, names = existing(folder), listed("--members", members)
-    with tempfile.TemporaryDirectory() as scratch, naming_damage(run):
-        shared = share_run(run, only_folder or Path(scratch) / "folder", names, license=license, place=repo or "")
-        place = str(shared.path)
-        size = sum(file.stat().st_size for file in shared.path.iterdir())
-        if only_folder is None and repo is not None:
-            say(f"Uploading {' + '.join(shared.names)} ...")
-            place = upload(shared.path, repo, private=private or None)
-    if shared.needs_net:
-        say("The network is a custom module: only its weights are stored, so users must pass net= when loading.")
-    if not license:
-        say("The model card names no license; add one with --license.")
-    scored, flops, console = shared.scores, shared.scores.cost.relative_flops, Screen()
-    if console.print_data({"place": place, "needs_net": shared.needs_net, "bytes": size, **scored.as_dict()}):
-        return
-    console.print(f"{'Folder' if only_folder else 'Uploaded'}: {place}", soft_wrap=True)
-    console.print(
-        f"Members: {' + '.join(shared.names)}; x{flops:.3f} FLOPs of one network. Test split: accuracy "
-        f"{100 * scored.accuracy:.2f} %, NLL {scored.nll:.4f}."
-    )
-
-
-def pull(
-    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")],
-    folder: Annotated[
-        Path | None, typer.Argument(parser=path, metavar="DIR", help="Folder to write. Default: ./NAME.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit. Default: main.")] = None,
-) -> None:
-    """Download a shared ensemble from the Hugging Face Hub to a folder, and verify it.
-
-    Example: `modebridge pull me/digits-bridge`, then `modebridge.load("digits-bridge")` in Python.
-    """
-    from modebridge.files import check_repo, copy_folder, download
-
-    check_repo(repo)
-    target, console = Path(repo.split("/")[1]) if folder is None else folder, Screen()
-    parts = copy_folder(download(repo, revision), target)
-    if not console.print_data({"folder": str(target), "kind": parts.kind}):
-        console.print(f"Folder: {target}, a stored {parts.kind}; load it with modebridge.load({str(target)!r}).")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from modebridge.cli.terminal import Screen, note, warn
+from modebridge.cli.terminal import Screen, note, program, warn
 from modebridge.errors import ModebridgeError, plural
 from modebridge.files.atomic import write_file
 from modebridge.members import Member, Setting, SmallNetwork, members_of, parse_member, row_plans
@@ -132,7 +133,7 @@ def report_run(path: Path, out: Path | None = None) -> None:
             out = out / "report.html" if out.is_dir() else out
             write_file(out, page(data))
         if not Screen().print_data({"report": str(out)}):
-            Screen().print(f"Report: {out}", soft_wrap=True)
+            Screen().print(f"Page: {out}", soft_wrap=True)
         warn(*missing_members(folder, find_recipe_of(folder)[0], data.answers))
 
 
@@ -162,8 +163,8 @@ def advise_run(
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
     absent = absent_weights(folder, recipe, chosen.members)
     threshold = "" if chosen.threshold is None else f" --threshold {chosen.threshold:.8g}"
-    command = f"modebridge export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
-    export = f"To export it: {command}"
+    command = f"{program()} export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
+    export = f"Next: {command}"
     if absent:
         export = (
             f"It cannot be exported from '{path}', which has its logits but not the weights in {', '.join(absent)}; "
@@ -171,12 +172,12 @@ def advise_run(
         )
     console = Screen()
     record = {
-        "chosen": {**chosen.as_dict(), "cost": advice.cost(chosen)},
-        "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
+        "chosen": {**chosen.to_dict(), "cost": advice.cost(chosen)},
+        "by_size": [{**choice.to_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
         "looked_at": advice.looked_at,
         "exact": advice.exact,
         "optimism": advice.optimism,
-        "test": tested.as_dict(),
+        "test": tested.to_dict(),
         "export": None if absent else command,
         "left_out": [*folder.left_out(), *missing],
     }
@@ -191,7 +192,8 @@ def advise_run(
         lines.add_row("*" if choice == chosen else "", *cells, _described(choice))
     console.print(lines)
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
-    why = f"the most members that are significantly better than {one} and not significantly worse than the best"
+    first = in_words([one])
+    why = f"the most members that are significantly better than {first} and not significantly worse than the best"
     if cascade:
         why = "significantly better than the best choice without a cascade"
     elif len(chosen.members) == 1:
@@ -209,16 +211,28 @@ def advise_run(
     console.print(
         f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}). On the test split, which "
         f"played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), accuracy "
-        f"{100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy {100 * alone.accuracy:.2f} %."
+        f"{100 * tested.accuracy:.2f} %; {first} alone has NLL {alone.nll:.4f}, accuracy {100 * alone.accuracy:.2f} %."
     )
     console.print(export, soft_wrap=True)
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Members for people to read.
+
+    >>> in_words(["mode-0", "heads-0-others-small"]), in_words(["mode-0", "I-0-1-small", "I-0-2-small"])
+    ('mode 0 + heads on mode 0', 'mode 0 + 2 x bridge I small')
+    """
+    titles = Counter(parse_member(name).title for name in names)
+    return " + ".join(title if count == 1 else f"{count} x {title}" for title, count in titles.items())
 
 
 def _described(choice: Scored) -> str:
     """The members of a choice; for a cascade, with the share of images on which the further members run."""
     if choice.threshold is None:
-        return " + ".join(choice.members)
-    return f"{choice.members[0]}, then {' + '.join(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
+        return in_words(choice.members)
+    return (
+        f"{in_words(choice.members[:1])}, then {in_words(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
+    )
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +23,7 @@ from rich.text import Text
 from modebridge.errors import ModebridgeError
 
 MIN_WIDTH = 20
+NAME = "modebridge"
 
 
 @dataclass
@@ -32,6 +35,22 @@ class Options:
 
 
 OPTIONS = Options()
+
+
+def program() -> str:
+    """How to call this program from here: by its name if the shell finds it, else by its path."""
+    own = Path(sys.argv[0])
+    if own.name == "__main__.py" and own.parent.name == NAME:
+        return f"python -m {NAME}"
+    found = shutil.which(own.name)
+    known = own.stem != NAME or not own.is_file() or (found is not None and Path(found).samefile(own))
+    return NAME if known else here(own)
+
+
+def here(path: Path) -> str:
+    """A path as short as it can be written from the current folder."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class OutputError(Exception):
@@ -77,6 +96,14 @@ class Screen(Console):
         if OPTIONS.json:
             self.print_json(json.dumps(data), ensure_ascii=True)
         return OPTIONS.json
+
+    def next_steps(self, *steps: tuple[str, str] | None) -> None:
+        """Commands to go on with, each with what it does; None is left out."""
+        given = [step for step in steps if step is not None]
+        width = max(len(command) for command, _ in given)
+        self.print("Next:")
+        for command, what in given:
+            self.print(f"  {command:{width}}  # {what}", soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
         """Let the boundary handle it."""

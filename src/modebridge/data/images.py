@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from modebridge import seeds, trees
 from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, install
 from modebridge.types import Batch, Batches
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def open_image(path: str) -> Picture:
         from PIL import Image
     except ImportError as error:
         raise ModebridgeError(
-            "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
+            f"Expected Pillow to read image files, but it is not installed; {install('images')}."
         ) from error
     try:
         with Image.open(path) as image:

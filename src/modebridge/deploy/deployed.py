@@ -15,7 +15,7 @@ import torch
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
 from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
 from modebridge.deploy.module import quiet
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, install
 from modebridge.types import Inputs
 
 
@@ -100,6 +100,14 @@ class DeployedEnsemble:
             "DeployedEnsemble.load."
         )
 
+    def check_whole(self) -> None:
+        """Raise an error if the file classifies places, for which there is no answer in one line."""
+        if self.meta.get("places"):
+            raise ModebridgeError(
+                f"Expected a file that classifies whole images, but '{self.path}' classifies each of "
+                f"{' x '.join(map(str, self.meta['places']))} places; run it in Python with DeployedEnsemble.load."
+            )
+
     def __call__(self, images: Arrays | Inputs, *, threshold: float | None = None) -> Answer:
         """Predict for images (B, ...), floats in [0, 1], or for inputs by name.
 
@@ -139,9 +147,9 @@ class DeployedEnsemble:
     def predict(self, images: Arrays | Inputs) -> Array:
         """The most probable class of each image (B,); -1 for NaN, and where a file with a risk abstains."""
         answer = self(images)
-        finite = np.isfinite(answer.probabilities).all(axis=-1)
+        finite = np.isfinite(answer.probabilities).all(axis=1)
         answered = finite if answer.answered is None else finite & answer.answered
-        return np.where(answered, answer.probabilities.argmax(axis=-1), -1)
+        return np.where(answered, answer.probabilities.argmax(axis=1), -1)
 
     def predict_sets(self, images: Arrays | Inputs) -> Array:
         """The classes of each image as a mask (B, K) that contains the true one with the coverage of the file."""
@@ -152,6 +160,7 @@ class DeployedEnsemble:
 
     def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:
         """The answer of a call for each image as plain data: class, index, probability, set, and all outputs."""
+        self.check_whole()
         answer, records = self(images, **options)._asdict(), []
         tables = {name: table.tolist() for name, table in answer.items() if table is not None}
         for k, row in enumerate(tables["probabilities"]):
@@ -214,5 +223,5 @@ def check_format(place: Path, *names: str) -> None:
                 module.disable_telemetry_events()
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; {install('onnx')}."
         ) from error

@@ -13,26 +13,32 @@ from torch import Tensor
 
 from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
 from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
-from modebridge.deploy.inputs import Array, check_example
+from modebridge.deploy.inputs import ANY, Array, check_example
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
 from modebridge.deploy.module import Calibration, EnsembleModule, export_program, quiet
 from modebridge.deploy.onnx import write_onnx
-from modebridge.ensembles import AnswerRule, Ensemble, SetRule, average, cascaded, fit_temperature, scale
+from modebridge.ensembles import AnswerRule, Cascade, Ensemble, SetRule, average, cascaded, fit_temperature, scale
 from modebridge.ensembles.decisions import class_scores
+from modebridge.ensembles.forward import confidence_of
+from modebridge.ensembles.temperature import sampled
 from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import write_file
+from modebridge.matching import are_tokens, image_size
+from modebridge.nets import classes_last, second
 from modebridge.nets.quirks import FAILED
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
 EXTRAS = ("members", "entropy", "mutual_information")
 
+SHORTEST = 4
+"""Sequences of which a half can be shown to an exporter: an axis of size 1 would become a constant."""
 MARGIN = 1e-4
 """A confidence this close to a threshold may be on either side of it, due to rounding."""
 
 
 def export(
-    ensemble: Ensemble,
+    ensemble: Ensemble | Cascade,
     path: Path | str,
     example: Inputs | Batch,
     *,
@@ -49,10 +55,11 @@ def export(
     compared with the library. Only then is it moved to `path`.
 
     Args:
-        ensemble: modes, bridges and a temperature; not changed.
+        ensemble: modes, bridges and a temperature, or a cascade of them; not changed.
         path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
         example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, also
-            integers. Their shapes and types become those of the file. Labels are ignored.
+            integers. Their shapes and types become those of the file; sequences of tokens may have any length, if the
+            networks can take it. Labels are ignored.
         valid: held-out data to fit the temperatures, and the rules that the ensemble has (`conformal`, `abstain`), or
             all of these; a calibrated ensemble keeps its own temperature for all members. Without it, what the ensemble
             has is used, also for the first base alone.
@@ -67,6 +74,15 @@ def export(
     """
     place = Path(path)
     check_format(place)
+    if isinstance(ensemble, Cascade):
+        if threshold is not None or valid is not None:
+            raise ModebridgeError(
+                "Expected a cascade to be exported with its own temperatures and the threshold of the cascade, but got "
+                "another one or data; set cascade.threshold, or call cascade.calibrate(valid)."
+            )
+        threshold, first = ensemble.threshold, float(ensemble.first_temperature)
+        ensemble = ensemble.ensemble
+        valid = Calibration(first, float(ensemble.temperature))
     if threshold is not None and not (place.suffix == ".onnx" and threshold >= 0):
         raise ModebridgeError(
             f"Expected a threshold of at least 0, in an .onnx file, but got {threshold} for '{place.name}'; leave it "
@@ -75,6 +91,11 @@ def export(
     for name in outputs:
         if name not in EXTRAS:
             raise ModebridgeError(f"Expected outputs to name extra outputs, but got '{name}'; {near(name, EXTRAS)}")
+    if not isinstance(ensemble, Ensemble):
+        raise ModebridgeError(
+            f"Expected an Ensemble or a Cascade to export, but got {type(ensemble).__name__}; a network alone is "
+            "Ensemble(net, [net])."
+        )
     given = check_example(example, "example")
     reference = copy.deepcopy(ensemble).cpu().float().eval()
     fitted = _calibration(reference, valid, threshold)
@@ -84,13 +105,20 @@ def export(
     meta |= {"threshold": threshold, "outputs": ["probabilities", *extra, *ruled, "used"]}
     # Check the metadata before the long part.
     metadata_json(meta, place)
-    batches = probe(given, reference)
+    batches, shorter = probe(given, reference), _shorter(given, reference)
     names = None if isinstance(given, Tensor) else list(given)
     module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
 
     def write(scratch: Path) -> None:
-        tensors = list(flatten(given).values())
-        store = (write_onnx if place.suffix == ".onnx" else _write_pt2)(module, tensors, meta, scratch)
+        tensors, store = list(flatten(given).values()), None
+        writer = write_onnx if place.suffix == ".onnx" else _write_pt2
+        if shorter is not None:
+            free = {name: {**entry, "shape": [ANY]} for name, entry in meta["inputs"].items()}
+            with suppress(ModebridgeError):  # a network that needs one length
+                store = writer(module, tensors, list(flatten(shorter).values()), {**meta, "inputs": free}, scratch)
+                meta["inputs"] = free
+                batches.append(shorter)
+        store = store or writer(module, tensors, None, meta, scratch)
         store(metadata_json(meta, place))
         seal(scratch)
         file = DeployedEnsemble.load(scratch)
@@ -118,10 +146,14 @@ def export(
 
 
 def _write_pt2(
-    module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[str, Any], path: Path
+    module: EnsembleModule,
+    example: Sequence[Tensor],
+    other: Sequence[Tensor] | None,
+    meta: Mapping[str, Any],
+    path: Path,
 ) -> Callable[[str], None]:
     """Export the ensemble as a program of torch, as `write_onnx`."""
-    program = export_program(torch.export.export, "torch.export", module, example)
+    program = export_program(torch.export.export, "torch.export", module, example, other)
 
     def write(metadata: str) -> None:
         with quiet():
@@ -147,18 +179,29 @@ def _calibration(ensemble: Ensemble, valid: Batches | Calibration | None, thresh
     pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
         raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
-    members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
-    labels = torch.cat([labels.cpu() for _, labels in pairs])
+    rows = [_sampled(ensemble.table(check_example(images, "valid")), labels.cpu()) for images, labels in pairs]
+    members, labels = torch.cat([each for each, _ in rows], dim=1), torch.cat([numbers for _, numbers in rows])
     full = own if ensemble.calibrated else fit_temperature(average(members), labels)
     first = full if len(members) == 1 else fit_temperature(members[0], labels)
     table = scale(average(members), full)
     if threshold is not None:
+        if pairs[0][1].dim() > 1 and (sets or answers):
+            raise ModebridgeError(
+                "Expected a cascade of networks that classify places to have no sets or answers, since these hold for "
+                "places and it chooses by image, but got some; leave out the threshold."
+            )
         table = cascaded(scale(members[0], first), table, threshold)[0]
     if sets is not None:
         sets = SetRule.fit(table, labels, sets.coverage, sets.method, per_class=len(sets.limits) > 1)
     if answers is not None:
         answers = AnswerRule.fit(table, labels, answers.risk, answers.confidence)
     return Calibration(first, full, sets, answers)
+
+
+def _sampled(members: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The members' probabilities (M, N, K) and labels (N,) to fit on: see `temperature.sampled`."""
+    together, numbers = sampled(members.movedim(0, -2).flatten(-2), labels)
+    return together.view(len(together), len(members), -1).movedim(1, 0), numbers
 
 
 def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
@@ -177,9 +220,20 @@ def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
     batches = [batch for batch in batches if size_of(batch)]
     for batch in (take_rows(random, slice(1)), random):
         with suppress(*FAILED), torch.no_grad():
-            if ensemble.members(batch).isfinite().all():
+            if ensemble.table(batch).isfinite().all():
                 batches.insert(0, batch)
     return batches
+
+
+@torch.no_grad()
+def _shorter(example: Inputs, ensemble: Ensemble) -> Inputs | None:
+    """Shorter sequences of tokens; None for other inputs, and for networks that cannot take them."""
+    if not are_tokens(example) or (length := image_size(example)[1]) < SHORTEST:
+        return None
+    cut = map_inputs(lambda tensor: tensor[:, : length // 2].contiguous(), example)
+    with suppress(*FAILED):
+        return cut if bool(ensemble.table(cut).isfinite().all()) else None
+    return None
 
 
 @torch.no_grad()
@@ -199,13 +253,13 @@ def largest_difference(
     """
     worst = 0.0
     for images in batches:
-        members = ensemble.members(images)
+        members = ensemble.table(images)
         first, full = scale(members[0], fitted.first), scale(average(members), fitted.full)
-        confidence = first.amax(dim=-1)
+        confidence = confidence_of(first)
         for threshold in (ALL, *([_between(confidence)] if cascade else [])):
-            output = torch.from_numpy(ask(images, threshold))
+            output = classes_last(torch.from_numpy(ask(images, threshold)))
             wanted, _ = cascaded(first, full, threshold)
-            tied = ((confidence - threshold).abs() <= margin)[:, None]
+            tied = ((confidence - threshold).abs() <= margin).view(-1, *[1] * (first.dim() - 1))
             accepted = torch.stack([torch.where(tied, one, wanted) for one in (first, full)])
             differences = (output - accepted).abs().amax(dim=-1).amin(dim=0)
             # NaN counts as infinity.
@@ -215,12 +269,12 @@ def largest_difference(
 
 def _check_decisions(answer: Answer, fitted: Calibration) -> None:
     """Raise an error if the decisions of a file are not those of the rules, except within rounding of a limit."""
-    table = torch.from_numpy(answer.probabilities)
+    table = classes_last(torch.from_numpy(answer.probabilities))
     checks: list[tuple[Array | None, Tensor, Tensor]] = []
     if fitted.sets is not None:
         limits = torch.tensor(fitted.sets.limits)
         distances = (class_scores(table, fitted.sets.method) - limits).abs() / limits.abs().clamp_min(1e-9)
-        checks.append((answer.sets, fitted.sets(table), distances))
+        checks.append((answer.sets, second(fitted.sets(table)), second(distances)))
     if fitted.answers is not None:
         distances = (table.amax(dim=-1) - fitted.answers.threshold).abs()
         checks.append((answer.answered, fitted.answers(table), distances))

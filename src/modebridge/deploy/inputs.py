@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from modebridge.batches import IMAGES, LABELS, inputs_of, map_inputs
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, install
 from modebridge.types import Inputs
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ RESERVED = ("threshold", *OUTPUTS)
 TYPES = ("float32", "int64", "int32", "bool")
 
 
+ANY = -1
+"""In a shape: any length, the same for all inputs of a call."""
+
+
 class Spec(NamedTuple):
     """One input or output of a file: its shape without the batch axis, and NumPy's name of its type."""
 
@@ -47,10 +51,11 @@ def specs_in(meta: Mapping[str, Any]) -> dict[str, Spec]:
 
 def output_specs(meta: Mapping[str, Any]) -> dict[str, Spec]:
     """The output specs of a file, from its metadata."""
-    classes, members = len(meta["classes"]), len(meta["members"])
-    shapes = {"probabilities": (classes,), "members": (members, classes), "sets": (classes,)}
+    classes, members, places = len(meta["classes"]), len(meta["members"]), meta.get("places", ())
+    before = {"probabilities": (classes,), "members": (members, classes), "sets": (classes,)}
     types = {"used": "int64", "sets": "bool", "answered": "bool"}
-    return {name: Spec(shapes.get(name, ()), types.get(name, "float32")) for name in meta["outputs"]}
+    shapes = {name: () if name == "used" else (*before.get(name, ()), *places) for name in meta["outputs"]}
+    return {name: Spec(shapes[name], types.get(name, "float32")) for name in meta["outputs"]}
 
 
 def check_example(example: object, what: str) -> Inputs:
@@ -92,6 +97,11 @@ def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
         raise ModebridgeError(f"Expected the inputs {', '.join(specs)}, but {wrong[0]}; pass exactly these.")
     found = {name: _table(given[name], name, spec) for name, spec in specs.items()}
     _check_sizes(found)
+    lengths = {table.shape[1] for name, table in found.items() if ANY in specs[name].shape}
+    if len(lengths) > 1 or 0 in lengths:
+        raise ModebridgeError(
+            f"Expected sequences of one length, at least 1, but got {', '.join(map(str, sorted(lengths)))}; pad them."
+        )
     return found
 
 
@@ -105,11 +115,11 @@ def _check_sizes(tables: Mapping[str, Sized]) -> None:
 
 def _table(given: Any, name: str, spec: Spec) -> Array:
     table = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    if table.shape[1:] != spec.shape or table.ndim != len(spec.shape) + 1:
+    sizes = zip(spec.shape, table.shape[1:], strict=False)
+    if table.ndim != len(spec.shape) + 1 or any(size not in (ANY, given) for size, given in sizes):
         hint = "resize them" if spec.type == "float32" else "pad or cut them"
-        raise ModebridgeError(
-            f"Expected {name} of shape (B, {', '.join(map(str, spec.shape))}), but got {table.shape}; {hint}."
-        )
+        wanted = ", ".join("any length" if size == ANY else str(size) for size in spec.shape)
+        raise ModebridgeError(f"Expected {name} of shape (B, {wanted}), but got {table.shape}; {hint}.")
     converted = np.ascontiguousarray(table, dtype=spec.type)
     if spec.type == "float32":
         if not np.issubdtype(table.dtype, np.floating):
@@ -151,7 +161,7 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
         from PIL import Image, ImageOps
     except ImportError as error:
         raise ModebridgeError(
-            "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
+            f"Expected Pillow to read image files, but it is not installed; {install('images')}."
         ) from error
     (channels, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     if channels not in (1, 3):
@@ -210,3 +220,18 @@ def from_lists(values: object, shape: Sequence[int]) -> NDArray[np.float32]:
     if not np.isfinite(pixels).all() or pixels.min(initial=0.0) < 0 or pixels.max(initial=0.0) > 1:
         raise ModebridgeError(f"Expected image to be {wanted}, but some are out of range; divide bytes by 255.")
     return pixels
+
+
+def from_tokens(values: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
+    """Check and convert one list of integers for each input, by name, to a batch of one."""
+    wanted = ", ".join(f'"{name}": [...]' for name in specs)
+    if not isinstance(values, dict) or {*values} != {*specs}:
+        raise ModebridgeError(f"Expected {{{wanted}}} with lists of integers, but got something else; see /info.")
+    try:
+        tables = {name: np.asarray([values[name]]) for name in specs}
+    except ValueError as error:
+        raise ModebridgeError(f"Expected {{{wanted}}} with flat lists, but got nested ones; see /info.") from error
+    for name, table in tables.items():
+        if table.dtype.kind not in "iub" or table.ndim != 2:
+            raise ModebridgeError(f"Expected '{name}' to be a list of integers, but got something else; see /info.")
+    return checked(tables, specs)

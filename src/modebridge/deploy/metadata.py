@@ -55,7 +55,7 @@ def describe(
             raise ModebridgeError(
                 f"Expected info to have names, scores, about or unit, but got '{name}'; {near(name, known)}"
             )
-    count = _classes(ensemble, example)
+    *places, count = _outputs(ensemble, example)
     labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
     if len(labels) != count:
         raise ModebridgeError(
@@ -77,6 +77,7 @@ def describe(
         "about": given.get("about") or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
+        "places": places,
         "image": image,
         "inputs": inputs,
         "members": _member_names(ensemble, bridges, given.get("names")),
@@ -113,11 +114,12 @@ def _member_names(ensemble: Ensemble, bridges: Sequence[Bridge], names: Sequence
     ]
 
 
-def _classes(ensemble: Ensemble, example: Inputs) -> int:
+def _outputs(ensemble: Ensemble, example: Inputs) -> list[int]:
+    """The shape (*P, K) of the logits of one image."""
     base = ensemble.bases[0]
     try:
         with torch.no_grad():
-            return int(call(base, take_rows(example, slice(1))).shape[-1])
+            return [int(size) for size in call(base, take_rows(example, slice(1))).shape[1:]]
     except FAILED as error:
         raise ModebridgeError(
             f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "

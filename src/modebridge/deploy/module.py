@@ -16,7 +16,7 @@ from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, average,
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import Taps, call, frozen_copy
+from modebridge.nets import Taps, call, frozen_copy, second
 from modebridge.types import Inputs
 
 
@@ -75,7 +75,7 @@ class EnsembleModule(EvaluationOnly):
 
 
 class BaseModule(EvaluationOnly):
-    """A copy of a base network that maps tensors in order to its logits (B, K), then to one feature per tap."""
+    """A copy of a base network that maps tensors in order to its logits (B, *P, K), then to one feature per tap."""
 
     def __init__(self, net: nn.Module, taps: Sequence[str], inputs: Sequence[str] | None) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class BaseModule(EvaluationOnly):
 
 
 class Outputs(EvaluationOnly):
-    """The outputs of a file, from the logits (B, K) of those of its `count` members that ran."""
+    """The outputs of a file, from the logits (B, *P, K) of those of its `count` members that ran."""
 
     def __init__(self, names: Sequence[str], temperature: float, count: int, rules: Calibration) -> None:
         super().__init__()
@@ -97,17 +97,19 @@ class Outputs(EvaluationOnly):
 
     def forward(self, *logits: Tensor) -> tuple[Tensor, ...]:
         members = probabilities_of(torch.stack(logits))
-        ran, batch, _ = members.shape
+        ran, batch = members.shape[:2]
         each, answer = members.transpose(0, 1), scale(average(members), self.temperature)
+        if ran < self.count:
+            each = nn.functional.pad(each, (0, 0) * (members.dim() - 2) + (0, self.count - ran))
         tables = {
-            "probabilities": answer,
-            "members": each if ran == self.count else nn.functional.pad(each, (0, 0, 0, self.count - ran)),
+            "probabilities": second(answer),
+            "members": second(each, 2),
             "entropy": _entropy(answer),
             "mutual_information": _entropy(average(members)) - _entropy(members).mean(dim=0),
             "used": torch.full((batch,), ran, device=members.device),
         }
         if self.rules.sets is not None:
-            tables["sets"] = self.rules.sets(answer)
+            tables["sets"] = second(self.rules.sets(answer))
         if self.rules.answers is not None:
             tables["answered"] = self.rules.answers(answer)
         return tuple(tables[name] for name in self.names)
@@ -139,12 +141,22 @@ def _entropy(table: Tensor) -> Tensor:
 
 
 def export_program(
-    exporter: Callable[..., Any], called: str, module: nn.Module, example: Sequence[Tensor], **options: Any
+    exporter: Callable[..., Any],
+    called: str,
+    module: nn.Module,
+    example: Sequence[Tensor],
+    other: Sequence[Tensor] | None,
+    **options: Any,
 ) -> Any:
-    """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`."""
+    """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`.
+
+    If there is another example, the axes in which the two differ may have any size.
+    """
     # Two rows: a batch size of one would become a constant. Contiguous, since strides become part of the program.
     inputs = tuple(tensor[:1].expand(2, *tensor.shape[1:]).contiguous() for tensor in example)
-    shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs),)
+    sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(example, other or example, strict=True)]
+    free = [{0, *(axis for axis, (a, b) in enumerate(pairs) if a != b)} for pairs in sizes]
+    shapes = (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),)
     with quiet():
         try:
             return exporter(module.eval(), inputs, dynamic_shapes=shapes, **options)

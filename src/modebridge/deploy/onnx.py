@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.inputs import Spec, output_specs, specs_in
+from modebridge.deploy.inputs import ANY, Spec, output_specs, specs_in
 from modebridge.deploy.metadata import KEY
 from modebridge.deploy.module import EnsembleModule, export_program
 from modebridge.errors import ModebridgeError
@@ -19,15 +19,22 @@ from modebridge.errors import ModebridgeError
 Model = Any
 """An `onnx.ModelProto`; onnx has no useful type hints."""
 
+LENGTH = "length"
+"""The name of the axis of tokens, if it may have any size."""
+
 MOST = 2**31 - 2**20
 """Maximum size of an ONNX file, in bytes."""
 
 
 @torch.no_grad()
 def write_onnx(
-    module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[str, Any], path: Path
+    module: EnsembleModule,
+    example: Sequence[Tensor],
+    other: Sequence[Tensor] | None,
+    meta: Mapping[str, Any],
+    path: Path,
 ) -> Callable[[str], None]:
-    """Export the ensemble as ONNX; returns a function that writes it with its metadata."""
+    """Export the ensemble as ONNX; returns a function that writes it with its metadata. For `other` see `export`."""
     import onnx
 
     size = sum(tensor.nbytes for tensor in chain(module.parameters(), module.buffers()))
@@ -36,12 +43,12 @@ def write_onnx(
             f"Expected the weights to fit in one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
         )
     if meta["threshold"] is None:
-        model = _model(module, example, input_names=list(specs_in(meta)), output_names=meta["outputs"])
+        model = _model(module, example, other, input_names=list(specs_in(meta)), output_names=meta["outputs"])
         for field, specs in ((model.graph.input, specs_in(meta)), (model.graph.output, output_specs(meta))):
             del field[:]
             field.extend(_values(specs))
     else:
-        model = _cascade(module, example, meta)
+        model = _cascade(module, example, other, meta)
     onnx.checker.check_model(model)
 
     def write(metadata: str) -> None:
@@ -51,13 +58,13 @@ def write_onnx(
     return write
 
 
-def _model(module: nn.Module, example: Sequence[Tensor], **options: Any) -> Model:
+def _model(module: nn.Module, example: Sequence[Tensor], other: Sequence[Tensor] | None, **options: Any) -> Model:
     from onnx import inliner
 
     # Not optimized: onnxscript removes the addition of any constant below 1e-8 (rule add_0, onnxscript 0.7), such as
     # those before a logarithm. ONNX Runtime optimizes the graph when it loads it.
     options |= {"dynamo": True, "optimize": False, "verbose": False}
-    program = export_program(torch.onnx.export, "torch.onnx", module, example, **options)
+    program = export_program(torch.onnx.export, "torch.onnx", module, example, other, **options)
     model = inliner.inline_local_functions(program.model_proto)
     # Remove torch's notes on the origin of each node, which contain paths of the exporting machine.
     for graph in _graphs_in(model.graph):
@@ -71,13 +78,13 @@ def _values(specs: Mapping[str, Spec], prefix: str = "") -> list[Any]:
     from onnx import helper
 
     kinds = {name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.type)) for name, spec in specs.items()}
-    return [
-        helper.make_tensor_value_info(prefix + name, kinds[name], ["batch", *spec.shape])
-        for name, spec in specs.items()
-    ]
+    shapes = {name: [LENGTH if size == ANY else size for size in spec.shape] for name, spec in specs.items()}
+    return [helper.make_tensor_value_info(prefix + name, kinds[name], ["batch", *shapes[name]]) for name in specs]
 
 
-def _cascade(module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[str, Any]) -> Model:
+def _cascade(
+    module: EnsembleModule, example: Sequence[Tensor], other: Sequence[Tensor] | None, meta: Mapping[str, Any]
+) -> Model:
     """A model with one more input, `threshold`: the confidence of the first base below which all members run.
 
     The first base runs on all images. If it is unsure of some, the branch of an `If` gathers these, runs the other
@@ -89,18 +96,27 @@ def _cascade(module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[st
     node, outputs, inputs = helper.make_node, list(meta["outputs"]), list(specs_in(meta))
     # What the other members read: the logits and features of the first base, and the inputs if there is another base.
     again = bool(len(module.others.bases))
-    read = (*module.first(*[tensor[:1] for tensor in example]), *(example if again else ()))
-    models = [_model(module.first, example), _model(module.alone, read[:1]), _model(module.others, read)]
+    read, read_other = (
+        None if given is None else (*module.first(*[tensor[:1] for tensor in given]), *(given if again else ()))
+        for given in (example, other)
+    )
+    assert read is not None
+    models = [
+        _model(module.first, example, other),
+        _model(module.alone, read[:1], None),
+        _model(module.others, read, read_other),
+    ]
     first, given = _renamed(models[0], inputs, "first/")
     alone, tables = _renamed(models[1], given[:1], "alone/")
     unsure = {f"unsure/{name}": name for name in (*given, *(inputs if again else ()))}
     others, updates = _renamed(models[2], list(unsure), "others/")
     choose = [
-        node("ReduceMax", [tables[0], "gate/last"], ["gate/confidence"], keepdims=0),
+        node("ReduceMax", [tables[0], "gate/classes"], ["gate/top"], keepdims=0),
+        node("ReduceMean", ["gate/top", "gate/places"], ["gate/confidence"], keepdims=0, noop_with_empty_axes=1),
         node("Less", ["gate/confidence", "threshold"], ["gate/below"]),
-        node("NonZero", ["gate/below"], ["gate/places"]),  # (1, n)
-        node("Transpose", ["gate/places"], ["gate/index"]),  # (n, 1)
-        node("Squeeze", ["gate/places", "gate/first"], ["gate/rows"]),  # (n,)
+        node("NonZero", ["gate/below"], ["gate/found"]),  # (1, n)
+        node("Transpose", ["gate/found"], ["gate/index"]),  # (n, 1)
+        node("Squeeze", ["gate/found", "gate/batch"], ["gate/rows"]),  # (n,)
         node("Size", ["gate/rows"], ["gate/count"]),
         node("Greater", ["gate/count", "gate/zero"], ["gate/some"]),
     ]
@@ -115,7 +131,9 @@ def _cascade(module: EnsembleModule, example: Sequence[Tensor], meta: Mapping[st
     )
     skip = helper.make_graph(keep, "one", [], _values(output_specs(meta), "one/"))
     # An initializer with the name of an input is its default.
-    constants = {"threshold": np.float32(meta["threshold"]), "gate/zero": 0, "gate/first": [0], "gate/last": [-1]}
+    places = np.arange(1, len(meta["places"]) + 1)  # their axes, once the classes are gone
+    axes = {"gate/batch": [0], "gate/classes": [1], "gate/places": places.astype(np.int64)}
+    constants = {"threshold": np.float32(meta["threshold"]), "gate/zero": 0, **axes}
     graph = helper.make_graph(
         [*first.node, *alone.node, *choose, node("If", ["gate/some"], outputs, then_branch=run, else_branch=skip)],
         "modebridge",

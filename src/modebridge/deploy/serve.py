@@ -7,7 +7,7 @@ import base64
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +24,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from modebridge.deploy.deployed import DeployedEnsemble
-from modebridge.deploy.inputs import MAX_MEGAPIXELS, TooManyPixelsError, from_bytes, from_lists
+from modebridge.deploy.inputs import (
+    MAX_MEGAPIXELS,
+    Array,
+    TooManyPixelsError,
+    from_bytes,
+    from_lists,
+    from_tokens,
+    specs_in,
+)
 from modebridge.errors import ModebridgeError, first_line
 
 DECODERS = 4
@@ -65,7 +73,8 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
     """Serve a file until SIGINT (Ctrl-C) or SIGTERM, and then answer the requests that have arrived.
 
     `POST /predict` takes one image: an image file as the body or in a form, or JSON: nested lists (C, H, W) in [0, 1],
-    or {"image": such lists, or base64 of an image file}. `GET /health` and `GET /info` (the metadata) exist too.
+    or {"image": such lists, or base64 of an image file}. A file that takes tokens gets JSON: one list of integers for
+    each of its inputs, by name. `GET /health` and `GET /info` (the metadata) exist too.
     `ready` is called when the file is loaded and the port is open.
     """
     config = config or ServeConfig()
@@ -110,10 +119,16 @@ class _Server:
     """Decodes images in threads, collects them for a few milliseconds, and runs them together in another thread."""
 
     def __init__(self, file: DeployedEnsemble, config: ServeConfig) -> None:
-        self.file, self.config, self.shape, self.requests = file, config, file.image_shape(), 0
-        self.queue: asyncio.Queue[tuple[NDArray[np.float32], asyncio.Future[Any]]] = asyncio.Queue()
+        file.check_whole()
+        self.file, self.config, self.requests = file, config, 0
+        self.specs = specs_in(file.meta)
+        tokens = all(spec.type != "float32" for spec in self.specs.values())
+        self.shape = None if tokens else file.image_shape()
+        self.queue: asyncio.Queue[tuple[dict[str, Array], asyncio.Future[Any]]] = asyncio.Queue()
         self.decoders, self.runner = ThreadPoolExecutor(DECODERS), ThreadPoolExecutor(1)
-        file(np.zeros((1, *self.shape), np.float32))  # the first call is slow
+        first = {name: np.ones((1, *np.abs(spec.shape)), spec.type) for name, spec in self.specs.items()}
+        with suppress(ModebridgeError):  # the first call is slow
+            file(first)
 
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncIterator[None]:
@@ -129,9 +144,9 @@ class _Server:
         try:
             async with asyncio.timeout(self.config.read_seconds):
                 data, kind = await self.body_of(request)
-            pixels = await loop.run_in_executor(self.decoders, self.decode, data, kind)
+            row = await loop.run_in_executor(self.decoders, self.decode, data, kind)
             future = loop.create_future()
-            self.queue.put_nowait((pixels, future))
+            self.queue.put_nowait((row, future))
             fields, size = await future
             return JSONResponse(fields, headers={"x-batch-size": str(size)})
         except (TimeoutError, ClientDisconnect):
@@ -161,20 +176,23 @@ class _Server:
                 raise ModebridgeError(f"Expected a form with one image file, but got {len(files)}; send one.")
             return await files[0].read(), "image"
 
-    def decode(self, data: bytes, kind: str) -> NDArray[np.float32]:
+    def decode(self, data: bytes, kind: str) -> dict[str, Array]:
+        """The inputs of one request by name, as a batch of one."""
+        if self.shape is None:
+            return from_tokens(_json(data), self.specs)
+        return {name: self.pixels(data, kind, self.shape)[None] for name in self.specs}
+
+    def pixels(self, data: bytes, kind: str, shape: Sequence[int]) -> NDArray[np.float32]:
         if kind.startswith("application/json"):
-            try:
-                given = json.loads(data)
-            except (ValueError, RecursionError) as error:
-                raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
+            given = _json(data)
             image = given.get("image") if isinstance(given, dict) else given
             if not isinstance(image, str):
-                return from_lists(image, self.shape)
+                return from_lists(image, shape)
             try:
                 data = base64.b64decode(image, validate=True)
             except ValueError as error:
                 raise ModebridgeError("Expected image to be base64, but it is not; encode a file.") from error
-        return from_bytes(data, self.shape, max_megapixels=self.config.max_megapixels)
+        return from_bytes(data, shape, max_megapixels=self.config.max_megapixels)
 
     async def run_batches(self) -> None:
         while True:
@@ -183,14 +201,35 @@ class _Server:
                 async with asyncio.timeout(self.config.wait_ms / 1000):
                     while len(batch) < self.config.batch:
                         batch.append(await self.queue.get())
-            images = np.stack([pixels for pixels, _ in batch])
-            try:
-                answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.file.records, images)
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():  # its client may be gone
-                        future.set_exception(error)
-                continue
-            for (_, future), fields in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result((fields, len(batch)))
+            # Only sequences of one length can run together.
+            for group in _grouped(batch):
+                await self.run(group)
+
+    async def run(self, batch: list[tuple[dict[str, Array], asyncio.Future[Any]]]) -> None:
+        inputs = {name: np.concatenate([row[name] for row, _ in batch]) for name in self.specs}
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.file.records, inputs)
+        except Exception as error:
+            for _, future in batch:
+                if not future.done():  # its client may be gone
+                    future.set_exception(error)
+            return
+        for (_, future), fields in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result((fields, len(batch)))
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModebridgeError(
+            'Expected the body to be JSON, but it is not; send {"image": ...}, or token ids by name.'
+        ) from error
+
+
+def _grouped(batch: list[tuple[dict[str, Array], Any]]) -> list[list[tuple[dict[str, Array], Any]]]:
+    groups: dict[tuple[tuple[int, ...], ...], list[tuple[dict[str, Array], Any]]] = {}
+    for row, future in batch:
+        groups.setdefault(tuple(table.shape for table in row.values()), []).append((row, future))
+    return list(groups.values())

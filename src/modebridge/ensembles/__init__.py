@@ -1,5 +1,6 @@
 """Step 4: average the members' probabilities, calibrate the mean, and decide."""
 
+from modebridge.ensembles.cascade import Cascade as Cascade
 from modebridge.ensembles.decisions import (
     AnswerRule as AnswerRule,
     Method as Method,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from os import PathLike
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import IMAGES, check_batch, check_labels, check_type
+from modebridge.batches import check_batch, check_labels, size_of
 from modebridge.bridges import Bridge
+from modebridge.ensembles.checks import check_inputs, refusal, shapes
 from modebridge.ensembles.decisions import AnswerRule, Method, SetRule
 from modebridge.ensembles.forward import (
     EvaluationOnly,
@@ -22,10 +23,10 @@ from modebridge.ensembles.forward import (
     member_logits,
     probabilities_of,
 )
-from modebridge.ensembles.temperature import fit_temperature, scale
-from modebridge.errors import ModebridgeError, first_line
-from modebridge.modes import Mode, check_modes
-from modebridge.nets import Taps, call, check_tap, frozen_copy
+from modebridge.ensembles.temperature import fit_temperature, sampled, scale
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, check_modes, to_modes
+from modebridge.nets import Taps, call, check_tap, frozen_copy, second
 from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
 
@@ -43,7 +44,7 @@ class Ensemble(EvaluationOnly):
 
     Args:
         net: the base network.
-        modes: at least one mode; each is a member.
+        modes: at least one mode; each is a member. Trained modules, state dicts and paths of checkpoints are modes too.
         bridges: bridges of types I and II; each is a member and reads modes that are members too.
         mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" averages their logits,
             which gives the normalized geometric mean of their probabilities.
@@ -57,6 +58,7 @@ class Ensemble(EvaluationOnly):
     ) -> None:
         super().__init__()
         self.mean: Mean = check_mean(mean)
+        modes = to_modes(net, modes)
         check_modes(net, modes, 1, "an ensemble")
         ids = [mode.id for mode in modes]
         if len(set(ids)) < len(ids):
@@ -110,6 +112,11 @@ class Ensemble(EvaluationOnly):
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
 
     @property
+    def first(self) -> Mode:
+        """The first mode, which runs alone for the images that a cascade is sure of."""
+        return Mode.from_module(self.bases[0])
+
+    @property
     def calibrated(self) -> bool:
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
@@ -119,14 +126,18 @@ class Ensemble(EvaluationOnly):
 
         Unsuitable inputs raise an error that names them by `what`.
         """
+        return second(self.table(images, what), 2)
+
+    def table(self, images: Inputs, what: str = "a call") -> Tensor:
+        """The same with classes as the last axis, (M, B, *P, K)."""
         self.check_evaluating()
-        _check_inputs(images, self._tokens, what)
+        check_inputs(images, self._tokens, what)
         if tracing():
             return self._run(images)
         try:
             return self._run(images)
         except FAILED as error:
-            refused = _refusal(error, images, self, what)
+            refused = refusal(error, images, self, what)
             if refused is None:
                 raise
             raise refused from error
@@ -135,10 +146,10 @@ class Ensemble(EvaluationOnly):
         outputs: dict[int, Output] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
             outputs[k] = reader.read(partial(call, base, images))
-            shape = tuple(outputs[k][0].shape)
-            if len(shape) != 2:  # some networks accept an image without a batch axis
+            shape = tuple(second(outputs[k][0]).shape)
+            if len(shape) < 2 or shape[0] != size_of(images):  # some networks accept an image without a batch axis
                 raise ModebridgeError(
-                    f"Expected the network's logits to be (batch, classes), but got {shape} for {_shapes(images)};"
+                    f"Expected the network's logits to be (batch, classes), but got {shape} for {shapes(images)};"
                     " pass a batch, or images[None] for a single image."
                 )
         return probabilities_of(torch.stack(member_logits(outputs, self.reads)))
@@ -151,7 +162,10 @@ class Ensemble(EvaluationOnly):
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The calibrated mean of the members' probabilities (B, K); pass several inputs as a dict or by name."""
-        return scale(average(self.members(inputs if images is None else images), self.mean), self.temperature)
+        return second(self._answer(inputs if images is None else images))
+
+    def _answer(self, images: Inputs) -> Tensor:
+        return scale(average(self.table(images), self.mean), self.temperature)
 
     @torch.no_grad()
     def predict_proba(self, images: Inputs) -> Tensor:
@@ -161,7 +175,7 @@ class Ensemble(EvaluationOnly):
     @torch.no_grad()
     def predict(self, images: Inputs) -> Tensor:
         """The most probable class of each image (B,); -1 for NaN, and where it abstains, after `abstain`."""
-        probabilities = self(images)
+        probabilities = self._answer(images)
         answered = probabilities.isfinite().all(dim=-1)
         if self.answers is not None:
             answered &= self.answers(probabilities)
@@ -173,7 +187,7 @@ class Ensemble(EvaluationOnly):
         """The classes of each image as a mask (B, K) that contains the true one as often as `conformal` was told."""
         if self.sets is None:
             raise ModebridgeError("Expected sets to be fitted, but they are not; call conformal(valid, coverage=0.9).")
-        return self.sets(self(images))
+        return second(self.sets(self._answer(images)))
 
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble.
@@ -216,14 +230,19 @@ class Ensemble(EvaluationOnly):
 
     @torch.no_grad()
     def averaged(self, valid: Batches) -> tuple[Tensor, Tensor]:
-        """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,)."""
+        """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,).
+
+        If a network classifies pixels, N of them are drawn, the same in every call: `PLACES` of each image.
+        """
         self.train(self.training)  # the members go to evaluation mode, whatever was done to them
         tables, truths = [], []
         for item in valid:
             images, labels = check_batch(item, "valid")
-            tables.append(average(self.members(images, "valid"), self.mean))
-            check_labels(labels, tables[-1].shape[-1], "valid")
-            truths.append(labels.to(tables[-1].device))
+            table = average(self.table(images, "valid"), self.mean)
+            check_labels(labels, table.shape[1:], "valid")
+            rows = sampled(table, labels.to(table.device))
+            tables.append(rows[0])
+            truths.append(rows[1])
         if not tables:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."
@@ -236,59 +255,13 @@ class Ensemble(EvaluationOnly):
 
         save(self, path, net=net)
 
+    def as_transformers(self) -> Any:
+        """This ensemble as a `PreTrainedModel` of transformers; see `modebridge.deploy.pretrained.as_transformers`."""
+        from modebridge.deploy.pretrained import as_transformers
+
+        return as_transformers(self)
+
 
 def _forget(ensemble: Ensemble, _: object) -> None:
     """Rules hold for the weights that they were fitted with."""
     ensemble.sets = ensemble.answers = None
-
-
-def _check_inputs(given: object, tokens: bool, what: str) -> None:
-    """Raise an error for inputs that are not tensors, and for unscaled images; values are not read."""
-    if isinstance(given, Tensor):
-        if not (tokens and given.dtype in TOKENS):
-            check_type(given, IMAGES, what)
-        return
-    if not isinstance(given, Mapping):
-        raise ModebridgeError(
-            f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
-            "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
-        )
-    for name, tensor in given.items():
-        if not isinstance(tensor, Tensor):
-            raise ModebridgeError(
-                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
-            )
-        check_type(tensor, str(name), what)
-    if not given:
-        raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
-
-
-def _refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
-    """An error that explains why the networks failed on their inputs; None if the inputs are not the cause."""
-    if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
-        return None
-    tensors = {IMAGES: given} if isinstance(given, Tensor) else given
-    weight = next((parameter for parameter in ensemble.parameters() if parameter.is_floating_point()), None)
-    for name, tensor in tensors.items():
-        if weight is None:
-            break
-        if tensor.device != weight.device:
-            return ModebridgeError(
-                f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
-                f"{tensor.device}; move them with {name}.to('{weight.device}'), or move the ensemble."
-            )
-        if tensor.is_floating_point() and tensor.dtype != weight.dtype:
-            return ModebridgeError(
-                f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
-                f"{tensor.dtype}; convert them with {name}.to({weight.dtype})."
-            )
-    return ModebridgeError(
-        f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{first_line(error)}'; "
-        "check their shape and dtype (pass a single image as images[None])."
-    )
-
-
-def _shapes(given: Inputs) -> str:
-    if isinstance(given, Tensor):
-        return f"{tuple(given.shape)} of {given.dtype}"
-    return ", ".join(f"{name} {_shapes(tensor)}" for name, tensor in given.items())

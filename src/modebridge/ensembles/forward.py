@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from modebridge.bridges.bridge import Bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, tracing
+from modebridge.nets import Tapped, classes_last, tracing
 from modebridge.trees import wide
 from modebridge.types import Inputs
 
 K = TypeVar("K")
 
 Output: TypeAlias = tuple[Tensor, Mapping[str, Tensor]]
-"""What a base returns: its logits (B, K), and its features by tap."""
+"""What a base returns: its logits (B, *P, K), and its features by tap."""
 
 Mean: TypeAlias = Literal["probability", "logarithmic"]
 """How members are averaged: the mean of their probabilities, as in the paper, or of their log probabilities."""
@@ -67,13 +67,15 @@ def features_of(bridge: Bridge, reads: Sequence[K], outputs: Mapping[K, Output])
 
 
 def member_logits(outputs: Mapping[K, Output], bridges: Iterable[tuple[Bridge, Sequence[K]]]) -> list[Tensor]:
-    """The logits (B, K) of all members: the bases in the order of `outputs`, then every head of every bridge.
+    """The logits (B, *P, K) of all members: the bases in the order of `outputs`, then every head of every bridge.
 
-    Each bridge comes with the keys of the bases it reads.
+    Each bridge comes with the keys of the bases it reads. If it predicts fewer places, its logits are enlarged.
     """
     logits = [base for base, _ in outputs.values()]
+    places = logits[0].shape[1:-1]
     for bridge, reads in bridges:
-        logits += bridge.head_logits(*features_of(bridge, reads, outputs))
+        heads = bridge.head_logits(*features_of(bridge, reads, outputs))
+        logits += [classes_last(head, places=places) for head in heads]
     return logits
 
 
@@ -94,7 +96,7 @@ def check_mean(mean: Mean) -> Mean:
 
 
 def average(tables: Tensor | Sequence[Tensor], mean: Mean = "probability") -> Tensor:
-    r"""The probability (B, K) of an ensemble from its members' (M, B, K), before any temperature.
+    r"""The probability (B, *P, K) of an ensemble from its members' (M, B, *P, K), before any temperature.
 
     .. math:: p = \frac{1}{M} \sum_{m=1}^{M} p_m
 
@@ -112,17 +114,23 @@ def average(tables: Tensor | Sequence[Tensor], mean: Mean = "probability") -> Te
 
 
 def cascaded(first: Tensor, full: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
-    """The probabilities (B, K) of a cascade, and which images (B,) used all members.
+    """The probabilities (B, *P, K) of a cascade, and which images (B,) used all members.
 
-    `first` and `full` are calibrated probabilities (B, K) of the first member alone and of all members. Images whose
-    top probability in `first` is at least the threshold use the first member alone.
+    `first` and `full` are calibrated probabilities (B, *P, K) of the first member alone and of all members. Images
+    whose top probability in `first`, on average over places, is at least the threshold use the first member alone.
 
     >>> cascaded(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]]), 0.7)
     (tensor([[0.9000, 0.1000],
             [0.3000, 0.7000]]), tensor([False,  True]))
     """
-    deferred = first.amax(dim=-1) < threshold
-    return torch.where(deferred[:, None], full, first), deferred
+    deferred = confidence_of(first) < threshold
+    return torch.where(deferred.view(-1, *[1] * (first.dim() - 1)), full, first), deferred
+
+
+def confidence_of(probabilities: Tensor) -> Tensor:
+    """The top probability of each image (B,), the mean over its places if it has several."""
+    top = probabilities.amax(dim=-1)
+    return top if top.dim() == 1 else top.flatten(1).mean(dim=-1)
 
 
 class EvaluationOnly(nn.Module):

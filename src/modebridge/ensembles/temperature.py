@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
+from modebridge.trees import exact
+from modebridge.types import IGNORED
 
 FLOOR = 1e-12
 """Added to a probability before taking its logarithm, as the authors do."""
@@ -20,6 +22,29 @@ CHUNK = 2**16
 
 FIRST = 512
 """Rows used for the first guess, if there are several times as many."""
+
+
+PLACES = 1000
+"""Labeled pixels of each image to fit on, if there are more: thousands of neighbors say little more."""
+
+
+def sampled(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (N, K) and labels (N,) to fit on: all images, or the same random places of each image (B, *P, K).
+
+    >>> rows, labels = sampled(torch.full((2, 8, 3), 1 / 3), torch.tensor([[0, 1, -100, -100, 2, 0, 0, 0]] * 2))
+    >>> rows.shape, labels.tolist()
+    (torch.Size([12, 3]), [0, 1, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0])
+    """
+    if labels.dim() == 1:
+        return probabilities, labels
+    generator, rows, truths = torch.Generator().manual_seed(0), [], []
+    for table, truth in zip(probabilities.flatten(1, -2), labels.flatten(1), strict=True):
+        known = (truth != IGNORED).nonzero().squeeze(1)
+        if len(known) > PLACES:
+            known = known[torch.randperm(len(known), generator=generator)[:PLACES].to(known.device)]
+        rows.append(table[known])
+        truths.append(truth[known])
+    return torch.cat(rows), torch.cat(truths)
 
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
@@ -89,11 +114,11 @@ class _Data:
         self.rows, classes = probabilities.shape
         count = max(1, CHUNK // classes) if probabilities.device.type == "cpu" else self.rows
         parts = [slice(start, start + count) for start in range(0, self.rows, count)]
-        self.logs = [(probabilities[part].double() + FLOOR).log_() for part in parts]
+        self.logs = [(exact(probabilities[part]) + FLOOR).log_() for part in parts]
         # The maximum is then exactly 0, so the small sums of confident rows lose no digits.
         self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
         pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
-        self.of_labels = [logs.gather(1, numbers.view(-1, 1))[:, 0] for logs, numbers in pairs]
+        self.of_labels = [logs.gather(1, numbers.view(-1, 1).to(logs.device))[:, 0] for logs, numbers in pairs]
 
     def derivatives(self, sharpness: float) -> tuple[float, float, float]:
         """The NLL's first and second derivative by the sharpness 1/T, and the mean confidence."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import warnings
@@ -18,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, first_line, some
+from modebridge.files.adapters import CONFIG as ADAPTER, WEIGHTS as ADAPTER_WEIGHTS, adapter_state, quiet
 from modebridge.files.checkpoint_search import find_places, natural
 from modebridge.modes import Mode
 
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
-_IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin")
+_IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin", ADAPTER_WEIGHTS)
 """File names in folders with one network each: ours, and Hugging Face's."""
 
 _PLAIN = "save only the state dict, torch.save(net.state_dict(), file), or use safetensors"
@@ -39,7 +38,8 @@ def load_checkpoint(
     """Load a mode from a file that holds one network of this architecture, and possibly much else.
 
     The file is a torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or your own loop) or
-    safetensors; for a model of transformers also a folder of `save_pretrained`. The network is found by its names, so
+    safetensors; for a model of transformers also a folder of `save_pretrained`, for one with an adapter of peft the
+    folder of an adapter of the same kind. The network is found by its names, so
     containers such as `state_dict` and prefixes such as `module.` (DDP), `_orig_mod.` (compile) and `model.`
     (Lightning) need not be specified. Half precision is converted to the network's own; integers and complex numbers
     are not accepted as weights.
@@ -87,7 +87,9 @@ def load_checkpoints(
     """
     modes: list[Mode] = []
     for path in [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]:
-        for file in weight_files(path) if os.path.isdir(path) else [path]:  # noqa: PTH112 - False if too long
+        # A folder of one network may hold other files with such endings, as Trainer's training_args.bin.
+        whole = _pretrained_folder(net, path) is not None or not os.path.isdir(path)  # noqa: PTH112 - False if too long
+        for file in [path] if whole else weight_files(path):
             if (folder := _pretrained_folder(net, file)) is not None:
                 modes.append(_from_pretrained(net, folder))
             else:
@@ -97,18 +99,21 @@ def load_checkpoints(
 
 
 def _pretrained_folder(net: nn.Module, path: Path) -> Path | None:
-    """The folder of `save_pretrained` at a path or around a file, if the network is a model of transformers."""
+    """The folder of `save_pretrained` at a path or around a file: of an adapter, or of a model of transformers."""
+    folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - False if too long
+    if (folder / ADAPTER).is_file():
+        return folder
     if not type(net).__module__.startswith("transformers.") or not hasattr(type(net), "from_pretrained"):
         return None
-    folder = path if path.is_dir() else path.parent
     return folder if (folder / "config.json").is_file() else None
 
 
 def _from_pretrained(net: Any, folder: Path) -> Mode:
     """Read with the network's own class, since transformers renames tensors when it saves; safetensors only."""
-    silent = contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO())
+    if (folder / ADAPTER).is_file():
+        return _mode(net, adapter_state(net, folder), folder)
     try:
-        with silent[0], silent[1], warnings.catch_warnings(action="ignore"):
+        with quiet():
             options = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
             model, info = type(net).from_pretrained(folder, **options)
     except Exception as error:  # its own exceptions, for files of other models or without safetensors

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, install
 from modebridge.files.atomic import latest
 
 Place = str | os.PathLike[str]
@@ -157,6 +157,6 @@ def _library(what: str) -> Any:
         import huggingface_hub
     except ImportError:
         raise ModebridgeError(
-            f"Expected huggingface_hub for {what}, but it is not installed; pip install 'modebridge[hub]'."
+            f"Expected huggingface_hub for {what}, but it is not installed; {install('hub')}."
         ) from None
     return huggingface_hub

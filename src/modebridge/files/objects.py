@@ -12,6 +12,7 @@ from modebridge.bridges import Bridge, Heads
 from modebridge.curves import Curve
 from modebridge.ensembles import AnswerRule, Ensemble, SetRule
 from modebridge.errors import ModebridgeError
+from modebridge.files.adapters import build_adapted, check_base, own_names
 from modebridge.files.rebuilding import build, describe, fill
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -125,14 +126,17 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     bridges = [_bridge_parts(bridge) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
     tensors = {"temperature": ensemble.temperature, "fitted": ensemble._fitted}
     modes = [_mode_parts(Mode.from_module(network)) for network in ensemble.bases]
-    tensors |= _numbered("modes", [part.tensors for part in modes])
+    described = describe(base, net)
+    # Of networks with an adapter, only that is stored.
+    left_out = _base_names(base) if described and "adapter" in described else set()
+    tensors |= _numbered("modes", [{n: t for n, t in part.tensors.items() if n not in left_out} for part in modes])
     tensors |= _numbered("bridges", [part.tensors for part in bridges])
     # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
     state = base.state_dict()
     tensors |= _prefixed("constants", {name: b for name, b in base.named_buffers() if name not in state})
     config = {
         **modes[0].config,
-        "net": describe(base, net),
+        "net": described,
         "class": type(base).__name__,
         "modes": len(ensemble.bases),
         "bridges": [
@@ -145,9 +149,21 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     return Parts(config, tensors)
 
 
+def _base_names(net: nn.Module) -> set[str]:
+    """The names of the parts of a mode that do not belong to the adapter of its network."""
+    own = own_names(net)
+    return {name for name in _mode_parts(Mode.from_module(net)).tensors if name.partition(".")[2] not in own}
+
+
 def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> Ensemble:
     config, what = parts.config, "the network"
-    modes = [_mode(Parts(config, tensors)) for tensors in parts.each("modes", config["modes"])]
+    stored = parts.each("modes", config["modes"])
+    if config["net"] and "adapter" in config["net"]:
+        net = build_adapted(config["net"]) if net is None else _same_class(net, config["class"], what)
+        check_base(net, config["net"])
+        shared = _mode_parts(Mode.from_module(net)).tensors
+        stored = [{**shared, **tensors} for tensors in stored]
+    modes = [_mode(Parts(config, tensors)) for tensors in stored]
     if net is not None:
         net = _same_class(net, config["class"], what)
     elif config["net"] is not None:

@@ -19,7 +19,8 @@ from torch.nn.modules.module import (
 
 from modebridge import seeds
 from modebridge.bridges import Heads, ResidualBody, TokenBody, VectorBody
-from modebridge.errors import ModebridgeError, first_line, near
+from modebridge.errors import ModebridgeError, first_line, install, near
+from modebridge.files.adapters import describe_adapter, has_adapter, transformers_class
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSpec, frozen_copy
 from modebridge.nets.architecture import same_architecture
 from modebridge.types import Params
@@ -39,6 +40,9 @@ LOADING = {
 UNREAD = ("_", "attn_impl", "experts_impl", "auto_map", "quantization", "transformers_version", "model_type")
 """Beginnings of keys of a config of transformers that are neither stored nor read."""
 
+ORIGIN = ("config", "name_or_path", "_weight_conversions", "_use_kernels")
+"""What models of transformers remember of where they came from; their config is compared without it."""
+
 HUB = ("hf-hub:", "hf_hub:")
 
 _LIBRARY_MODEL = re.compile(
@@ -49,7 +53,8 @@ _LIBRARY_MODEL = re.compile(
 def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | None:
     """A description of a network or a body as JSON, verified to build it again; None if it is a custom module.
 
-    It is detected for our own classes, for models of transformers, and for networks of timm with the usual options;
+    It is detected for our own classes, for models of transformers, also with an adapter of peft on a base that has a
+    name, and for networks of timm with the usual options;
     others need a name, "timm:MODEL" or "torchvision:MODEL", with options in parentheses.
     """
     if name is not None:
@@ -61,6 +66,8 @@ def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | Non
                 "loading."
             )
         return {"name": full_name(name)}
+    if has_adapter(module):
+        return describe_adapter(module, _transformers_config(getattr(module, "get_base_model", nn.Module)()))
     try:
         guess = _timm_name(module) or _transformers_config(module) or _described(module)
     except TypeError:
@@ -158,7 +165,7 @@ def library_factory(name: str) -> tuple[Callable[..., object], dict[str, Any]]:
             known = model in every()
     except ImportError:
         raise ModebridgeError(
-            f"Expected {library} for net '{name[:80]}', but it is not installed; pip install 'modebridge[vision]'."
+            f"Expected {library} for net '{name[:80]}', but it is not installed; {install('vision')}."
         ) from None
     except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
         raise ModebridgeError(
@@ -215,11 +222,7 @@ def _transformers_config(net: Any) -> dict[str, Any] | None:
 
 
 def _from_config(description: Mapping[str, Any]) -> nn.Module:
-    import transformers
-
-    cls: Any = getattr(transformers, str(description["class"]), None)
-    if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise ValueError("a class that is no model of transformers")
+    cls = transformers_class(description["class"])
     kind: Any = cls.config_class
     made: nn.Module = cls(kind.from_dict({k: v for k, v in description["config"].items() if not k.startswith(UNREAD)}))
     return made
@@ -233,6 +236,12 @@ def _builds(description: Mapping[str, Any], module: nn.Module) -> bool:
         fill(again, dict(_tensors(module)), "the network")
     except (ModebridgeError, ValueError):
         return False
+    if "config" in description:
+        if _transformers_config(again) != _transformers_config(module):
+            return False
+        for part in (*again.modules(), *module.modules()):
+            for name in ORIGIN:
+                vars(part).pop(name, None)
     return same_architecture(again, module)
 
 

@@ -40,7 +40,7 @@ from modebridge.members.network import (
 from modebridge.members.setting import Setting as Setting
 from modebridge.members.student import StudentMember as StudentMember
 
-_KINDS: list[type[Member]] = [ModeMember, PointMember, BridgeMember, ControlMember, HeadsMember, StudentMember]
+_KINDS: list[type[Member]] = [ModeMember, HeadsMember, StudentMember, PointMember, BridgeMember, ControlMember]
 _KINDS += [SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
 for _kind in _KINDS:
     register(_kind)

@@ -14,8 +14,8 @@ from modebridge.batches import map_inputs
 from modebridge.bridges import Bridge, Kind, ResidualBody, Target, build_bridge, curve_target, label_target
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
-from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
-from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, on_base
+from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
+from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, networks, on_base
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -25,6 +25,10 @@ from modebridge.training import TrainConfig, fit_many
 
 SIZE = r"(?P<size>small|medium|slim\d+(?:\.\d+)?)"
 """The sizes that `Recipe.slim` accepts, as part of members' names."""
+NOTES = {
+    "I": "small networks on the first one's features; each imitates the middle of a curve to another network",
+    "II": "small networks on the features of two; each imitates the middle of the curve between them",
+}
 ROUNDING = 1 + 1e-9
 """So that a body fits into its own share of the FLOPs, which is rounded."""
 
@@ -150,7 +154,7 @@ class SmallNetwork(Member, Node):
 
 
 @dataclass(frozen=True)
-class BridgeMember(SmallNetwork):
+class BridgeMember(Method, SmallNetwork):
     """A bridge that imitates the point at r of a curve, counted from the lower mode; "I" reads mode i, "II" both.
 
     >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
@@ -165,6 +169,7 @@ class BridgeMember(SmallNetwork):
     size: str = "small"
     r: float = 0.5
     base: str = ""
+    method = "paper"
     pattern = rf"{ON_BASE}(?P<kind>II?)-(?P<i>\d+)-(?P<j>\d+)-{SIZE}(?:@(?P<r>[\d.]+))?"
 
     def __post_init__(self) -> None:
@@ -214,9 +219,9 @@ class BridgeMember(SmallNetwork):
         return curve_target(load_curve(setting, tensors, *self.pair, self.r, self.base), self.r)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         pairs = recipe.curves()
-        members: list[Member] = []
+        members: list[Self] = []
         for size in recipe.sizes:
             for i, j in pairs:
                 members += [cls("I", i, j, size)] + ([] if recipe.pairs == "first" else [cls("I", j, i, size)])
@@ -225,13 +230,17 @@ class BridgeMember(SmallNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        if not recipe.paper:
+            names = [((*(read.name for read in one.reads), one.name), one) for one in cls.of(recipe)]
+            return [Row(" + ".join(some), some, one.family, (1, 1, k)) for k, (some, one) in enumerate(names)]
         partners = [j for i, j in recipe.curves() if i == 0]
 
         def row(m: int, bridges: Sequence[BridgeMember], order: tuple[float, ...], role: str = "") -> Row:
             size = "" if bridges[0].size == recipe.sizes[0] else f", {bridges[0].size}"
-            name = f"DE-{m} + {plural(len(bridges), 'bridge')} {bridges[0].kind}{size}"
-            members = [*(ModeMember(k) for k in range(m)), *bridges]
-            return Row(name, tuple(member.name for member in members), bridges[0].family, order, role=role)
+            kind = "" if bridges[0].kind == "I" else " of type II"
+            name = f"{networks(m)} + {plural(len(bridges), 'bridge')}{kind}{size}"
+            members, note = [*(ModeMember(k) for k in range(m)), *bridges], NOTES[bridges[0].kind]
+            return Row(name, tuple(member.name for member in members), bridges[0].family, order, note, role)
 
         rows: list[Row] = []
         for k, size in enumerate(recipe.sizes):
@@ -258,7 +267,7 @@ class ControlMember(SmallNetwork):
     i: int
     j: int
     size: str = "small"
-    family = "label control"
+    family = "with a bridge on labels"
     pattern = rf"labels-(?P<i>\d+)-(?P<j>\d+)-{SIZE}"
 
     @property
@@ -267,7 +276,7 @@ class ControlMember(SmallNetwork):
 
     @property
     def title(self) -> str:
-        return f"label control {self.size}"
+        return f"bridge on labels {self.size}"
 
     @property
     def reads(self) -> tuple[Member, ...]:
@@ -281,11 +290,11 @@ class ControlMember(SmallNetwork):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
+        return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.paper and recipe.control else []
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        member = cls(*recipe.curves()[0], recipe.sizes[0])
-        note = "the same bridge trained on labels, without a curve"
-        names = ModeMember(member.i).name, member.name
-        return [Row("DE-1 + 1 label control", names, cls.family, (1, 2), note, role="control")]
+        note = "the same small network trained on labels, without a second network"
+        members = cls.of(recipe)[:1]
+        pairs = [(ModeMember(0).name, member.name) for member in members]
+        return [Row("one network + 1 bridge on labels", pair, cls.family, (1, 2), note, "control") for pair in pairs]

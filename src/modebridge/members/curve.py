@@ -11,7 +11,7 @@ from torch import Tensor
 
 from modebridge.curves import Curve
 from modebridge.members.member import LAST, ArtefactData, Made, Member, Node, Parents, Tensors
-from modebridge.members.network import ON_BASE, OneNetwork, mode_on, on_base, weights_of
+from modebridge.members.network import ON_BASE, OneNetwork, mode_on, networks, on_base, weights_of
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -159,13 +159,13 @@ class PointMember(OneNetwork):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        return [cls(i, j) for i, j in recipe.curves()]
+        return [cls(i, j) for i, j in recipe.curves()] if recipe.paper else []
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        point = cls(*recipe.curves()[0])
+        if not recipe.paper:
+            return []
+        point, note = cls(*recipe.curves()[0]), "the network itself that the first bridge imitates"
         modes = [mode.name for mode in point.made_from(recipe)]
-        notes = "the network that the first bridge imitates", "the network that the bridges imitate"
-        return [
-            Row(f"DE-{m} + midpoint", (*modes[:m], point.name), cls.family, (LAST, m - 3), notes[m - 1]) for m in (1, 2)
-        ]
+        names = {m: f"{networks(m)} + the midpoint of a curve" for m in (1, 2)}
+        return [Row(names[m], (*modes[:m], point.name), cls.family, (LAST, m - 3), note) for m in (1, 2)]

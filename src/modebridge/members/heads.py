@@ -22,6 +22,7 @@ PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
 ONE = f"(?:{'|'.join(PARTS)})"
+NOTE = "a small network on the first one's features, with a head that imitates each of the others"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class HeadsMember(Method, SmallNetwork):
     size: str = "small"
     method = "heads"
     pattern = rf"heads-(?P<i>\d+)-(?P<parts>{ONE}(?:\+{ONE})*)-{SIZE}"
-    family = "with several heads"
+    family = "with heads"
     stage = "heads"
     wide = True
 
@@ -55,7 +56,8 @@ class HeadsMember(Method, SmallNetwork):
 
     @property
     def title(self) -> str:
-        return f"heads {' + '.join(self.parts)} {self.size}"
+        parts = "" if self.parts == PARTS[:1] else f" ({', '.join(self.parts)})"
+        return f"{'' if self.size == 'small' else self.size + ' '}heads on mode {self.i}{parts}"
 
     @property
     def reads(self) -> tuple[Member, ...]:
@@ -108,14 +110,14 @@ class HeadsMember(Method, SmallNetwork):
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         return [
             Row(
-                f"DE-1 + {plural(one.heads(recipe), 'head')} ({', '.join(one.parts)})"
+                f"one network + {plural(one.heads(recipe), 'head')}"
+                + ("" if one.parts == PARTS[:1] else f" ({', '.join(one.parts)})")
                 + ("" if one.size == recipe.sizes[0] else f", {one.size}")
                 + (f", on mode {one.i}" if one.i else ""),
                 (ModeMember(one.i).name, one.name),
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
-                "one small network with a head for each network that it learns",
-                # The summary says of these that they need no curve.
+                NOTE if one.parts == PARTS[:1] else "a small network on its features, with a head for each of these",
                 role="heads" if k == 0 and "midpoints" not in one.parts else "",
             )
             for k, one in enumerate(cls.of(recipe))

@@ -23,6 +23,16 @@ CASCADES = {2: 1.15, 3: 1.5}
 """The cascades of the results table: number of modes and average cost. Other costs are plotted as a line."""
 
 
+def networks(count: int) -> str:
+    """A number of networks in words.
+
+    >>> networks(1), networks(2), networks(12)
+    ('one network', 'two networks', '12 networks')
+    """
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    return f"{words[count] if count < len(words) else count} network{'' if count == 1 else 's'}"
+
+
 class TrainedNetwork(Node):
     """The weights of a network that learns labels from a random start."""
 
@@ -98,6 +108,10 @@ class ModeMember(OneNetwork, TrainedNetwork):
         return f"{self.base or 'mode'}-{self.number}"
 
     @property
+    def title(self) -> str:
+        return f"mode {self.number}"
+
+    @property
     def place(self) -> str:
         return f"{self.folder}/{self.number}"
 
@@ -118,18 +132,19 @@ class ModeMember(OneNetwork, TrainedNetwork):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         names = [mode.name for mode in cls.of(recipe)]
-        roles, notes = {1: "one", 2: "two"}, {1: "one network"}
+        roles = {1: "one", 2: "two"}
         ensembles = [
-            Row(f"DE-{m}", tuple(names[:m]), cls.family, (m, 0), notes.get(m, ""), roles.get(m, ""))
+            Row(networks(m), tuple(names[:m]), cls.family, (m, 0), "their mean probability", roles.get(m, ""))
             for m in range(1, recipe.modes + 1)
         ]
         cascades = [
             Row(
-                f"DE-{m} cascade x{cost:g}",
+                f"cascade of {networks(m)}",
                 tuple(names[:m]),
                 "cascade",
                 (1, 3, m),
-                f"mode 0, plus {m - 1} more for its least confident images; average FLOPs",
+                f"one network, and {m - 1} more only for the images that it is least sure of; average cost",
+                "cascade" if m == 2 else "",
                 average_cost=cost,
             )
             for m, cost in CASCADES.items()

@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeAlias
 from modebridge.ensembles import Ensemble
 from modebridge.members.bridge import BridgeMember
 from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
-from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork
+from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork, networks
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.objectives import StudentPlan, Teacher
@@ -25,9 +25,9 @@ Source: TypeAlias = Literal["modes", "labels", "bridged"]
 """The teachers: the first modes, none but the (mixed-up) labels, or mode 0 with its type I bridges."""
 
 NOTES = {
-    "modes": "one network trained on the mean prediction of all modes",
+    "modes": "one more network, trained to predict the mean of all",
     "labels": "no teacher: the same mixup and epochs on labels",
-    "bridged": "taught by DE-1 and bridges",
+    "bridged": "taught by one network with bridges",
 }
 
 
@@ -61,6 +61,10 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
             return f"distilled-{self.number}"
         teachers = str(self.count) if self.source == "modes" else self.source
         return f"student-{teachers}" + (f"-{self.number}" if self.number else "")
+
+    @property
+    def title(self) -> str:
+        return "distilled network" if self == type(self)() else self.name
 
     @property
     def place(self) -> str:
@@ -136,24 +140,28 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        names = {"labels": "labels", "bridged": "DE-1 + bridges I"}
+        names = {"modes": "distilled network", "count": "distilled from {}"}
+        names |= {"labels": "one network, on mixed labels", "bridged": "distilled from one network + bridges"}
         rows = [
             Row(
-                f"student of {names.get(member.source, f'DE-{member.count or recipe.modes}')}"
+                names[member.source if member.source != "modes" or not member.count else "count"].format(
+                    networks(member.count)
+                )
                 + (f", start {member.number}" if member.number else ""),
                 (member.name,),
                 cls.family,
                 cls.order(k),
                 NOTES[member.source] if not member.count else "",
+                "distilled" if member == cls() else "",
             )
             for k, member in enumerate(cls.of(recipe))
         ]
         cascade = Row(
-            f"student, then DE-2, cascade x{CASCADE:g}",
+            "cascade of the distilled network and two more",
             (cls().name, ModeMember(0).name, ModeMember(1).name),
             "cascade",
             cls.order(sum(member.of_all for member in cls.of(recipe)) - 0.5),
-            "the student, plus two of its teachers for its least confident images; average FLOPs",
+            "the distilled network, and two others only for the images that it is least sure of; average cost",
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls() in cls.of(recipe) else rows

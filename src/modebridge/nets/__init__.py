@@ -24,9 +24,12 @@ from modebridge.nets.running import (
     Taps as Taps,
     call as call,
     check_tap as check_tap,
+    classes_last as classes_last,
     frozen_copy as frozen_copy,
     logits_of as logits_of,
     run as run,
+    run_at as run_at,
+    second as second,
 )
 from modebridge.nets.taps import (
     Inspection as Inspection,

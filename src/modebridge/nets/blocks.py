@@ -59,11 +59,11 @@ class FilterResponseNorm(nn.Module):
 
 
 def make_norm(norm: Norm, channels: int, axes: int = 2) -> nn.Module:
-    """The normalization layer `norm` for `channels` channels of maps, or of sequences if `axes` is 1."""
+    """The normalization layer `norm` for `channels` channels of maps, of sequences (`axes` 1) or volumes (3)."""
     if norm == "frn":
         return FilterResponseNorm(channels)
     if norm == "bn":
-        return nn.BatchNorm2d(channels) if axes == 2 else nn.BatchNorm1d(channels)
+        return (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[axes - 1](channels)
     raise ModebridgeError(f"Expected norm to be 'frn' or 'bn', but got '{norm}'; choose one of the two.")
 
 
@@ -90,13 +90,12 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
 
 def conv(
     inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2
-) -> nn.Conv1d | nn.Conv2d:
-    """A convolution with the padding rule of the data set's network; along sequences (`axes=1`) always "half"."""
-    if axes == 1:
-        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
-    if padding == "same":
+) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
+    """A convolution with the padding rule of the data set's network; of sequences and volumes always "half"."""
+    if axes == 2 and padding == "same":
         return SameConv2d(inputs, outputs, kernel, stride, bias=bias)
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[axes - 1]
+    return kind(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
 
 
 class Block(nn.Module):
@@ -104,7 +103,7 @@ class Block(nn.Module):
 
     The inner convolutions have `planes` channels, the output `expansion` times as many. The stride is that of the first
     3x3 convolution and of the shortcut. A shortcut that changes shape is a 1x1 convolution with a norm; without
-    `projection` such a block has no shortcut. `axes` is 2 for maps (B, C, H, W) and 1 for sequences (B, C, L).
+    `projection` such a block has no shortcut. `axes` is 2 for maps (B, C, H, W), 1 for sequences and 3 for volumes.
     """
 
     kernels: ClassVar[tuple[int, ...]]
@@ -162,7 +161,7 @@ class BottleneckBlock(Block):
     kernels, expansion = (1, 3, 1), 4
 
 
-DRAWN = (nn.Conv1d, nn.Conv2d, nn.Linear)
+DRAWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layers whose weights `initialise` draws."""
 
 

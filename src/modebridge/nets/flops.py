@@ -179,7 +179,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrac
                 hooks.callback(module.register_forward_hook(reader(name, counted)).remove)
         watched.logits = call(net, example)
         watched.flops = counted()
-    if watched.logits.dim() != 2:
+    if watched.logits.dim() < 2:
         raise ModebridgeError(
             f"Expected the network to return logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
             "wrap it in a module that does."

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from modebridge.batches import copied
+from modebridge.batches import copied, flatten
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets.quirks import correct_conv_gradients, tracing, version
 from modebridge.types import Inputs, Params
@@ -23,32 +24,62 @@ T = TypeVar("T")
 
 
 def logits_of(output: object, *, training: bool = False) -> Tensor:
-    """The logits from a network's output: a tensor, or an object or dict that holds `logits`.
+    """The logits from a network's output: a tensor, or an object or dict that holds `logits`, or `out`.
 
-    Hugging Face models return objects. In training mode, torchvision's Inception returns one too, and other networks
-    a tuple: the logits, then those of auxiliary heads, which are ignored.
+    Hugging Face models return objects, torchvision's models for segmentation dicts. In training mode, torchvision's
+    Inception returns an object too, and other networks a tuple: the logits, then those of auxiliary heads, which are
+    ignored. So is all but the first of a list, which networks with deep supervision return.
 
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
     """
     logits = output
     if isinstance(output, Mapping):
-        logits = output.get("logits")
+        logits = output.get("logits", output.get("out"))
     elif not isinstance(output, Tensor):
         logits = getattr(output, "logits", None)
-        if logits is None and training and isinstance(output, tuple | list) and output:
+        if logits is None and isinstance(output, list if not training else tuple | list) and output:
             logits = output[0]
     if not isinstance(logits, Tensor):
         raise ModebridgeError(
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
             f"{type(output).__name__}; wrap the network in a module that returns its logits."
         )
-    if logits.dim() == 2 and logits.shape[1] == 1:
+    if logits.dim() > 1 and logits.shape[1] == 1:
         raise ModebridgeError(
             "Expected the network to return a logit for each of at least two classes, but got 1, whose softmax is "
             "always 1; for a sigmoid's logit z return two, torch.cat([torch.zeros_like(z), z], dim=1)."
         )
     return logits
+
+
+def classes_last(logits: Tensor, axis: int = 1, places: Sequence[int] | None = None) -> Tensor:
+    """Logits (B, K, *P) with their classes, at `axis`, as the last axis; resized to `places` if those are given.
+
+    >>> classes_last(torch.zeros(2, 5, 3, 4)).shape, classes_last(torch.zeros(2, 5, 3, 4), places=(6, 8)).shape
+    (torch.Size([2, 3, 4, 5]), torch.Size([2, 6, 8, 5]))
+    """
+    if logits.dim() <= axis + 1:
+        return logits
+    if places is not None and tuple(logits.shape[axis + 1 :]) != tuple(places):
+        mode = ("linear", "bilinear", "trilinear")[len(places) - 1]
+        sized = F.interpolate(logits.flatten(1, axis), size=tuple(places), mode=mode, align_corners=False)
+        logits = sized.view(*logits.shape[: axis + 1], *places)
+    return logits.movedim(axis, -1)
+
+
+def second(table: Tensor, axis: int = 1) -> Tensor:
+    """The classes, which are the last axis, as the axis that they have outside of the library."""
+    return table if table.dim() <= axis + 1 else table.movedim(-1, axis)
+
+
+def _network_logits(output: object, inputs: Sequence[Inputs], training: bool) -> Tensor:
+    """The logits (B, *P, K) of a network; those of Hugging Face models are enlarged to the size of their images."""
+    logits, places = logits_of(output, training=training), None
+    if logits.dim() > 2 and ("logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")):
+        sizes = [tensor.shape[2:] for given in inputs for tensor in flatten(given).values()]
+        places = next((size for size in sizes if len(size) == logits.dim() - 2), None)
+    return classes_last(logits, places=places)
 
 
 def feature_of(output: object, tap: str) -> Tensor:
@@ -177,16 +208,21 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
     """The logits of `net` with its own parameters; several inputs are passed by name, and none is changed."""
     plain, by_name = arguments([inputs])
-    return logits_of(net(*plain, **by_name))
+    return _network_logits(net(*plain, **by_name), [inputs], training=False)
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
-    """The logits of `net` with the given parameters and buffers, on tensors in order or one dict of tensors by name.
+    """The logits (B, *P, K) of `net` with the given parameters and buffers, on tensors or one dict of tensors by name.
 
     In training mode batch norm updates the running statistics in `buffers` in place. The inputs are not changed.
     """
+    return _network_logits(run_at(net, params, buffers, *inputs), inputs, training=net.training)
+
+
+def run_at(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Any:
+    """The output of any module with the given parameters and buffers, as `run`."""
     plain, by_name = arguments(inputs)
-    return logits_of(_at(net, {**params, **buffers}, plain, by_name), training=net.training)
+    return _at(net, {**params, **buffers}, plain, by_name)
 
 
 def arguments(inputs: Sequence[Inputs]) -> tuple[list[Tensor], dict[str, Tensor]]:

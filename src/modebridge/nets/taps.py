@@ -51,6 +51,7 @@ class Inspection:
         refused: reasons why other submodules cannot be tapped, by name.
         flops: multiply-adds of the whole network for one image.
         classes: number of classes K.
+        dense: whether it classifies every place, such as a pixel.
         preferred: a tap to choose whatever its share.
         priced: whether the cost of a bridge was counted at each tap.
     """
@@ -60,6 +61,7 @@ class Inspection:
     refused: Mapping[str, str]
     flops: float
     classes: int
+    dense: bool = False
     preferred: str | None = field(default=None, repr=False)
     priced: bool = field(default=False, repr=False)
 
@@ -144,7 +146,8 @@ def find_taps(net: nn.Module, example: Inputs | Batch) -> Inspection:
         inner = any(name.startswith(f"{outer}.") for outer in hiding)
         taps.append(Tap(name, shape, _layout(seen.output, first), before, 1 - before, name in blocks, inner))
     preferred = net.paper_tap if isinstance(net, ResNet) else None
-    return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
+    facts = first.flops, first.logits.shape[-1], first.logits.dim() > 2
+    return Inspection(type(net).__name__, tuple(taps), refused, *facts, preferred)
 
 
 def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
@@ -224,12 +227,16 @@ def _reason(name: str, first: ForwardTrace, second: ForwardTrace) -> str | None:
         return "returns another shape for another batch size"
     if not output.is_floating_point():
         return f"gives {output.dtype}, not floats"
-    if not 2 <= output.dim() <= 4 or not output.numel():
+    if first.logits.dim() > 2 and output.dim() != first.logits.dim():
+        return f"returns a feature of shape {tuple(output.shape[1:])}, without the places of the logits"
+    if not 2 <= output.dim() <= 5 or not output.numel():
         return f"returns a feature of shape {tuple(output.shape[1:])}, for which there is no bridge"
     return "is changed in place by a later layer" if seen.changed else None
 
 
 def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
+    if output.dim() == 5:
+        return "volume"
     if output.dim() == 4:
         return "map, channels last" if watched.channels_last(tuple(output.shape[1:])) else "map"
     if output.dim() == 3:
@@ -239,6 +246,6 @@ def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
 
 def _distance(tap: Tap) -> float:
     # The axis of the channels; all other axes are positions.
-    channels = 0 if tap.layout in ("map", "sequence") else len(tap.shape) - 1
+    channels = 0 if tap.layout in ("map", "sequence", "volume") else len(tap.shape) - 1
     pooled = math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
     return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if pooled else 0)

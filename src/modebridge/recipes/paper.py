@@ -23,7 +23,7 @@ DIGITS = Recipe(
     warmup=3,
     type2="first",
     width_divisor=4,
-    methods=("heads",),
+    budget=0.0,
     student_epochs=60,
     device="cpu",
 )
@@ -38,6 +38,8 @@ CIFAR10 = Recipe(
     bridge=StageConfig(200, 0.0, "best"),
     pairs="paper",
     sizes=("small", "medium"),
+    methods=("paper",),
+    budget=0.0,
     pin_start="random",
 )
 CIFAR100 = replace(

@@ -110,10 +110,12 @@ class Recipe:
         type2: which pairs get type II bridges: only the "first", or "all" curves.
         sizes: sizes of bridges to train, from "small" and "medium".
         width_divisor: divisor of the widths of small bridges; medium bridges are twice as wide.
-        budget: maximum share of the base's FLOPs for a small bridge, used instead of `width_divisor`; 0 for no budget.
+        budget: maximum share of the network's FLOPs for heads and small bridges; 0 for the paper's bodies, whose widths
+            are divided by `width_divisor`.
         members_file: a .py file that registers kinds of members; it is executed whenever the run is used.
-        methods: what to train and score besides bridges: methods such as "distilled" or "mimo" (the keys of
-            `modebridge.members.METHODS`), or single members by name.
+        methods: what to train and score besides the modes: "heads" on the other modes, a "distilled" network, "paper"
+            (curves and bridges), others such as "mimo" (the keys of `modebridge.members.METHODS`), or single members by
+            name.
         base: the modes that curves and bridges are built on: "sgd", trained on labels with the settings of `mode`;
             "swa", averages of the weights over the last quarter of such training.
         control: whether to also train a bridge on labels only, without a curve.
@@ -144,9 +146,9 @@ class Recipe:
     type2: Literal["first", "all"] = "all"
     sizes: tuple[Literal["small", "medium"], ...] = ("small",)
     width_divisor: float = 2.0
-    budget: float = 0.0
+    budget: float = 0.05
     members_file: str = ""
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ("heads", "distilled")
     base: Literal["sgd", "swa"] = "sgd"
     control: bool = True
     mixup: float = PAPER_MIXUP
@@ -183,6 +185,11 @@ class Recipe:
     def training(self, stage: Stage) -> TrainConfig:
         shared: dict[str, Any] = {key: getattr(self, key) for key in ("lr", "momentum", "nesterov", "warmup")}
         return TrainConfig(optimizer="sgd", **vars(getattr(self, stage)), **shared)
+
+    @property
+    def paper(self) -> bool:
+        """Whether curves and the paper's bridges are part of the run."""
+        return "paper" in self.methods
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower index first.

@@ -6,13 +6,12 @@ from modebridge.report.figures import (
     lines_figure as lines_figure,
 )
 from modebridge.report.page import (
+    Agreement as Agreement,
     PageData as PageData,
     Samples as Samples,
     StudyPart as StudyPart,
     best_for_cost as best_for_cost,
-    closed_gap as closed_gap,
     page as page,
-    summary as summary,
 )
 from modebridge.report.tables import (
     Cell as Cell,
@@ -20,9 +19,11 @@ from modebridge.report.tables import (
     StudyTable as StudyTable,
     as_dicts as as_dicts,
     cell_of as cell_of,
+    csv_of as csv_of,
     decisions_table as decisions_table,
     markdown_table as markdown_table,
     plain_table as plain_table,
     study_table as study_table,
     terminal_table as terminal_table,
 )
+from modebridge.report.verdict import closed_gap as closed_gap, short_rows as short_rows, verdict as verdict

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge.report.tables import Cell
-from modebridge.scoring import Correspondence, CurvePoint, LogitTable, Row, reliability, risk_coverage
-from modebridge.training import Epoch
+from modebridge.scoring import Correspondence, LogitTable, Row, reliability, risk_coverage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +48,10 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "modebridge",
 }
+
+
+NAMED = {"heads": "with heads", "bridge": "with a bridge", "distilled": "distilled", "cascade": "cascade"}
+"""How the rows that are shown first are called in the plot of costs, by their role."""
 
 
 def styled(draw: Callable[P, str]) -> Callable[P, str]:
@@ -92,7 +95,8 @@ def svg_of(figure: Figure) -> str:
 def cost_figure(rows: Sequence[Row]) -> str:
     """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
 
-    Rows that are far worse than one network are listed below an axis instead of drawn: they would flatten all others.
+    Those and what is shown first are named. Rows that are far worse than one network are listed below an axis instead
+    of drawn: they would flatten all others.
     """
     ensembles = [row for row in rows if row.family == rows[0].family]
     families = list(dict.fromkeys(row.family for row in rows))
@@ -116,7 +120,12 @@ def cost_figure(rows: Sequence[Row]) -> str:
             axis.plot(xs, ys, marker, color=color, markersize=5.5, label=family, zorder=3)
         side = (-4, 3) if score == "accuracy" else (-4, -9)  # left of the point, where the line bends away
         for row in ensembles:
-            axis.annotate(row.name, places[row.name], side, textcoords="offset points", fontsize=8, ha="right")
+            short = row.name.partition(" ")[0]
+            axis.annotate(short, places[row.name], side, textcoords="offset points", fontsize=8, ha="right")
+        for row in rows:
+            if row.role in NAMED and row not in far:
+                look: dict[str, Any] = {"fontsize": 8, "color": styles[row.family][0], "va": "center"}
+                axis.annotate(NAMED[row.role], places[row.name], (6, 0), textcoords="offset points", **look)
         missing = ", ".join(f"{row.name} ({places[row.name][1]:.3g})" for row in far)
         below = f"\nnot shown, far worse: {missing}" if missing else ""
         axis.set_xlabel(f"FLOPs, relative to one network{below}", wrap=True)
@@ -133,21 +142,10 @@ def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> lis
     return [row for row in rows if sign * getattr(row.scores, score) < least and row not in ensembles]
 
 
-def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
-    """NLL and accuracy along each curve."""
-    nlls, accuracies = {}, {}
-    for name, points in profiles.items():
-        rs = [point.r for point in points]
-        nlls[f"curve {name}"] = rs, [point.nll for point in points]
-        accuracies[f"curve {name}"] = rs, [100 * point.accuracy for point in points]
-    panels = [("validation NLL", nlls), ("validation accuracy, %", accuracies)]
-    return lines_figure("r, the position on the curve", panels)
-
-
 @styled
 def reliability_figure(rows: Sequence[Row], answers: LogitTable) -> str:
-    """Accuracy against confidence before (gray) and after calibration: of one network, with a bridge, and of two."""
-    shown = [row for role in ("one", "bridge", "two") for row in rows if row.role == role]
+    """Accuracy against confidence before (gray) and after calibration: of one network, with heads, and of two."""
+    shown = [row for role in ("one", "heads", "bridge", "two") for row in rows if row.role == role]
     figure, axes = axes_of(1, len(shown), 2.9, sharey=True)
     for axis, row in zip(axes, shown, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GRAY, linewidth=1)
@@ -180,7 +178,7 @@ def risk_figure(rows: Sequence[Row], answers: LogitTable) -> str:
 def correspondence_figure(
     bridges: Sequence[str], targets: Sequence[str], compared: Sequence[Sequence[Correspondence]]
 ) -> str:
-    """R2 and KL of every bridge against every curve's midpoint; the better, the darker."""
+    """R2 and KL of every imitator against every target; the better, the darker."""
     figure, axes = axes_of(1, 2, 0.9 + 0.26 * len(bridges), sharey=True)
     for axis, (score, title, colors) in zip(
         axes, (("r2", "R2", "Greens"), ("kl", "KL, nats", "Oranges_r")), strict=True
@@ -201,7 +199,7 @@ def correspondence_figure(
 def bars_figure(
     images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor]
 ) -> str:
-    """The paper's bar charts: an image, the predictions of both ends, and those of the midpoint and the bridge.
+    """Bar charts: an image, the predictions of two networks, and those of two further members.
 
     The probabilities (N, K) are those of these four, in this order.
     """
@@ -226,18 +224,6 @@ def bars_figure(
             axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
             axis.set(ylim=(0, 1), yticks=[0, 0.5, 1])
     return svg_of(figure)
-
-
-def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, one panel per folder of artifacts: modes, curves, bridges."""
-    panels = []
-    for folder, series in metrics.items():
-        losses = {
-            f"{folder}/{name}": ([one.number for one in epochs], [one.losses["train"] for one in epochs])
-            for name, epochs in series.items()
-        }
-        panels.append((f"training loss of {folder}", losses))
-    return lines_figure("epoch", panels)
 
 
 @styled

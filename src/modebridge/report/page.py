@@ -13,25 +13,30 @@ from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
     cost_figure,
-    profile_figure,
+    lines_figure,
     reliability_figure,
     risk_figure,
-    training_figure,
 )
 from modebridge.report.tables import TERMS, StudyTable, decisions_table
+from modebridge.report.verdict import short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
 
 
 @dataclass(frozen=True)
 class Samples:
-    """A few test images for the bar charts, and the members whose predictions these show."""
+    """The test images on which the first two networks disagree most."""
 
     images: Tensor  # (N, C, H, W) floats in [0, 1]
     numbers: Tensor  # positions in the test split
-    ends: tuple[str, str]
-    midpoint: str
-    bridge: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The test probabilities (N, K) of some members, and of the networks that they learned to imitate, by name."""
+
+    imitators: Mapping[str, Tensor]
+    targets: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class PageData:
-    """Everything that the page shows; the members in `imitators` were trained to imitate those in `targets`."""
+    """Everything that the page shows."""
 
     title: str
     rows: Sequence[Row]
@@ -59,8 +64,8 @@ class PageData:
     studies: Sequence[StudyPart]
     provenance: Mapping[str, str]
     recipe: str  # as TOML
-    imitators: Sequence[str]
-    targets: Sequence[str]
+    heads: Agreement
+    bridges: Agreement
 
 
 def page(data: PageData) -> str:
@@ -74,25 +79,36 @@ def page(data: PageData) -> str:
     environment.filters["data_uri"] = lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
     environment.filters["anchor"] = lambda title: re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     figures = {
-        "Cost and performance": cost_figure(data.rows),
-        "Along the curves": profile_figure(data.profiles) if data.profiles else "",
-        "Agreement between bridges and curves": _correspondence(data),
+        "Calibration": reliability_figure(short_rows(data.rows), data.answers),
         "A few images": _bars(data),
-        "Calibration": reliability_figure(data.rows, data.answers),
+        "What each head learned": _agreement(data.heads),
         "Decisions": risk_figure(data.rows, data.answers),
-        "Training": training_figure(data.metrics) if data.metrics else "",
+        "Along the curves": _profiles(data.profiles) if data.profiles else "",
+        "What each bridge learned": _agreement(data.bridges),
+        "Training": _training(data.metrics) if data.metrics else "",
     }
     figures = {title: svg for title, svg in figures.items() if svg}
     return environment.get_template("page.html.j2").render(
         data=data,
         figures=figures,
+        top=cost_figure(data.rows),
+        kinds=_kinds(data.rows),
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
-        summary=summary(data.rows, data.answers.guess_nll),
+        summary=verdict(data.rows, data.answers.guess_nll),
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,
         terms=TERMS,
     )
+
+
+def _kinds(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The names of rows by what they are."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            kinds.setdefault(row.note, []).append(row.name)
+    return kinds
 
 
 def best_for_cost(rows: Sequence[Row]) -> set[str]:
@@ -105,98 +121,44 @@ def best_for_cost(rows: Sequence[Row]) -> set[str]:
     return {row.name for row in rows if not any(beaten(row, other) for other in rows)}
 
 
-def _correspondence(data: PageData) -> str:
-    if not data.imitators or not data.targets:
-        return ""
-    tables = {name: data.answers.probabilities([name]) for name in (*data.imitators, *data.targets)}
-    compared = [[correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators]
-    return correspondence_figure(data.imitators, data.targets, compared)
+def _agreement(data: Agreement) -> str:
+    """R2 and KL of every imitator against every target."""
+    compared = [[correspondence(target, own) for target in data.targets.values()] for own in data.imitators.values()]
+    return correspondence_figure(list(data.imitators), list(data.targets), compared) if compared else ""
 
 
 def _bars(data: PageData) -> str:
-    samples = data.samples
-    if samples is None:
+    """The images on which the first two networks disagree most: each of them, their mean, and what costs less."""
+    by_role = {row.role: row for row in data.rows}
+    ours = by_role.get("heads") or by_role.get("bridge")
+    if data.samples is None or ours is None:
         return ""
-    numbers = samples.numbers.long()
-    names = {end: end for end in samples.ends}
-    names |= {samples.midpoint: f"midpoint {samples.midpoint}", samples.bridge: f"bridge {samples.bridge}"}
-    probabilities = {label: data.answers.probabilities([name])[numbers].float() for name, label in names.items()}
+    numbers, two = data.samples.numbers.long(), by_role["two"]
+    shown = {f"network {k + 1}": [name] for k, name in enumerate(two.members)}
+    shown |= {row.name: list(row.members) for row in (two, ours)}
+    probabilities = {label: data.answers.probabilities(names)[numbers].float() for label, names in shown.items()}
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, probabilities)
+    return bars_figure(data.samples.images, truth, data.classes, probabilities)
 
 
-SKILL = 0.1
-"""The share of the guessing NLL that one network must remove before anything can be compared."""
-TOO_GOOD = 1.5
-"""A small bridge that closes this much of the gap is a sign of poorly trained networks, not of a good bridge."""
+def _profiles(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
+    """NLL and accuracy along each curve."""
+    nlls, accuracies = {}, {}
+    for name, points in profiles.items():
+        rs = [point.r for point in points]
+        nlls[f"curve {name}"] = rs, [point.nll for point in points]
+        accuracies[f"curve {name}"] = rs, [100 * point.accuracy for point in points]
+    panels = [("validation NLL", nlls), ("validation accuracy, %", accuracies)]
+    return lines_figure("r, the position on the curve", panels)
 
 
-def closed_gap(one: float, bridged: float, two: float) -> float:
-    """The share of the gap between one network's NLL and two networks' that a bridged ensemble closes.
-
-    >>> round(closed_gap(0.44, 0.40, 0.36), 2)
-    0.5
-    """
-    return (one - bridged) / (one - two) if one != two else float("nan")
-
-
-def summary(rows: Sequence[Row], guess_nll: float) -> str:
-    """The result of a run in a sentence; `guess_nll` is that of predicting the class frequencies."""
-    by_role = {row.role: row for row in rows}
-    one, two, bridged = (by_role[role].scores for role in ("one", "two", "bridge"))
-    share = closed_gap(one.nll, bridged.nll, two.nll)
-    if one.nll > (1 - SKILL) * guess_nll:
-        return (
-            f"What you just saw is not a result yet: one network's NLL is {one.nll:.3f}, and predicting the class "
-            f"frequencies gives {guess_nll:.3f}. The modes are not trained well enough to compare anything: "
-            "train them longer."
-        )
-    if two.nll >= one.nll:
-        return (
-            f"What you just saw: on this seed a second network did not help (NLL {one.nll:.3f} to {two.nll:.3f}), "
-            "so there is no gap for bridges to close; try another seed."
-        )
-    low, high = two.intervals.get("gain", (1.0, 1.0))
-    if low <= 0:
-        return (
-            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, a gain that these "
-            f"test images cannot tell from zero (95 % interval {low:.3f} to {high:.3f}), so there is no gap to compare "
-            f"bridges with; one bridge has {bridged.nll:.3f}. Use more test images, or train the modes longer."
-        )
-    if share <= 0:
-        return (
-            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
-            f"one bridge did not help ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
-        )
-    if share > TOO_GOOD or bridged.intervals.get("closed", (0.0,))[0] > 1:
-        return (
-            f"What you just saw: one small bridge took the NLL from {one.nll:.3f} to {bridged.nll:.3f}, further than a "
-            f"whole second network did ({two.nll:.3f}). Modes that are not fully trained look like that: train them "
-            "longer before you believe it."
-        )
-
-    def closed(row: Row) -> str:
-        percent = f"{closed_gap(one.nll, row.scores.nll, two.nll):.0%}"
-        ends = row.scores.intervals.get("closed")
-        return percent if ends is None else f"{percent} [{ends[0]:.0%} to {ends[1]:.0%}]"
-
-    best = min((row for row in rows if row.family == by_role["bridge"].family), key=lambda row: row.scores.nll)
-    # The DEE beyond the largest deep ensemble that was measured is only extrapolation.
-    most = max(len(row.members) for row in rows if row.family == rows[0].family)
-    worth = f"{best.scores.dee:.1f} networks" if best.scores.dee <= most else f"more than {most} networks"
-    sentence = (
-        f"What you just saw: one small bridge at x{bridged.cost.relative_flops:.2f} the FLOPs of one network closed "
-        f"{closed(by_role['bridge'])} of the gap from one network's NLL ({one.nll:.3f}) to two networks' "
-        f"({two.nll:.3f} at x2.00), and {best.name} at x{best.scores.cost.relative_flops:.2f} is worth {worth}"
-    )
-    if "control" in by_role:
-        sentence += f"; the same bridge trained on labels alone, without a curve, closed {closed(by_role['control'])}"
-    sentence += "."
-    if "heads" in by_role:
-        heads = by_role["heads"]
-        flops = heads.scores.cost.relative_flops
-        sentence += f" {heads.name}, one bridge at x{flops:.2f} that needs no curve, closed {closed(heads)}."
-    if "closed" in bridged.intervals:
-        few = f" (too short with only {bridged.n})" if bridged.n < FEW else ""
-        sentence += f" In brackets: 95 % intervals over the test images{few}."
-    return sentence
+def _training(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
+    """Training losses by epoch, one panel per folder of artifacts: modes, curves, bridges."""
+    panels = []
+    for folder, series in metrics.items():
+        losses = {
+            f"{folder}/{name}": ([one.number for one in epochs], [one.losses["train"] for one in epochs])
+            for name, epochs in series.items()
+        }
+        panels.append((f"training loss of {folder}", losses))
+    return lines_figure("epoch", panels)

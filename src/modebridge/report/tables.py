@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -80,7 +82,7 @@ class StudyTable:
         """The means of a column, of all rows or of some."""
         return [self.rows[name][column].mean for name in (self.rows if rows is None else rows)]
 
-    def text(self, row: str, column: Column, bold: str = "{}", between: str = " ± ", *, spread: bool = True) -> str:
+    def text(self, row: str, column: Column, bold: str = "{}", between: str = " ± ") -> str:
         """One cell as text; empty if the row has none."""
         cell = self.rows[row].get(column.name)
         if cell is None:
@@ -88,7 +90,7 @@ class StudyTable:
         text = f"{cell.mean:.{column.digits}f}" if math.isfinite(cell.mean) else "-"
         if len(self.rows) > 1 and text == self._best(column):
             text = bold.format(text)
-        if cell.std is not None and spread:
+        if cell.std is not None:
             text += f"{between}{cell.std:.{column.digits}f}"
         return text + (f" [{cell.paper}]" if cell.paper else "")
 
@@ -124,13 +126,23 @@ class StudyTable:
             lines.append(" & ".join([safe(name), *cells]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    def as_dict(self) -> dict[str, Any]:
+    def records(self) -> list[dict[str, Any]]:
+        """Its cells as flat records, one per row: means, and spreads where there are some."""
+        records = []
+        for name, cells in self.rows.items():
+            record: dict[str, Any] = {"table": self.title, "row": name}
+            for column, cell in cells.items():
+                record |= {column: cell.mean} | ({} if cell.std is None else {f"{column} spread": cell.std})
+            records.append(record)
+        return records
+
+    def to_dict(self) -> dict[str, Any]:
         """The table as plain data for JSON; values that are not finite become None."""
         return asdict(self, dict_factory=_finite)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
-        """The table from the output of `as_dict`; anything else raises an error."""
+        """The table from the output of `to_dict`; anything else raises an error."""
 
         def cell(mean: float | None, std: float | None, paper: str) -> Cell:
             return Cell(math.nan if mean is None else float(mean), None if std is None else float(std), str(paper))
@@ -147,11 +159,25 @@ class StudyTable:
             ) from error
 
 
-def study_table(table: StudyTable, *, spread: bool = True) -> Table:
-    """A study's table for a terminal, with or without the spread."""
+def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """Flat records as CSV, with all of their keys as columns; lists are joined by spaces.
+
+    >>> csv_of([{"a": 1, "b": ["x", "y"]}, {"a": None, "c": 2}]).splitlines()
+    ['a,b,c', '1,x y,', ',,2']
+    """
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(key for one in records for key in one)))
+    writer.writeheader()
+    for one in records:
+        writer.writerow({key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in one.items()})
+    return file.getvalue()
+
+
+def study_table(table: StudyTable) -> Table:
+    """A study's table for a terminal."""
     drawn = plain_table("", *(column.name for column in table.columns), text=(), title=table.title)
     for name in table.rows:
-        drawn.add_row(name, *(table.text(name, column, spread=spread) for column in table.columns))
+        drawn.add_row(name, *(table.text(name, column) for column in table.columns))
     return drawn
 
 
@@ -178,10 +204,12 @@ def decisions_table(rows: Sequence[Row]) -> StudyTable:
 
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:
-    """The results table for a terminal; rows other than deep ensembles are bold."""
-    table = plain_table(*COLUMNS, text=(), title=title)
+    """A few rows for a terminal: what they are, cost, accuracy and NLL."""
+    table = plain_table("", "cost", "accuracy", "NLL", text=(), title=title)
     for row in rows:
-        table.add_row(*_cells(row), style="bold" if row.family != rows[0].family else None)
+        scored = row.scores
+        cost = f"x{scored.cost.relative_flops:.2f}"
+        table.add_row(row.name, cost, f"{scored.accuracy:.1%}", f"{scored.nll:.3f}")
     return table
 
 
@@ -193,7 +221,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Scored rows as plain, flat data for JSON; values that are not finite become None."""
     names = ("name", "family", "role", "note")
-    return [{**{name: getattr(row, name) for name in names}, **row.scores.as_dict()} for row in rows]
+    return [{**{name: getattr(row, name) for name in names}, **row.scores.to_dict()} for row in rows]
 
 
 def _cells(row: Row) -> list[str]:

@@ -86,7 +86,7 @@ def ensemble_of(
     setting.net  # noqa: B018 - raises the network's own error
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
     ensemble = _assembled(setting, loaded)
-    classes, scored = list(setting.facts.class_names), answers.score(names, threshold=threshold).as_dict()
+    classes, scored = list(setting.facts.class_names), answers.score(names, threshold=threshold).to_dict()
     known = answers.calibrated(names, "valid", threshold=threshold), answers.valid_labels
     fitted = Calibration(
         answers.temperature(names[:1]),

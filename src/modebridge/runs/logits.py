@@ -41,8 +41,8 @@ SAMPLES = 6
 
 def everything_in(recipe: Recipe) -> list[Node]:
     """All artifacts of a complete run of a recipe, without those that they are made from."""
-    curves = recipe.curves()
-    figures = [*(CurveProfile(i, j) for i, j in curves), SampleImages(*curves[0])]
+    curves = recipe.curves() if recipe.paper else []
+    figures = [*(CurveProfile(i, j) for i, j in curves), SampleImages(*recipe.curves()[0])]
     return [*map(Logits, members_of(recipe)), Labels(), *figures]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
-from modebridge.files.checkpoints import load_checkpoints
+from modebridge.files.checkpoints import load_checkpoints, weight_files
 from modebridge.members import ModeMember, Setting, key_of
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, differences, from_toml, to_toml
@@ -107,6 +107,13 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     if len({mode.id for mode in modes}) < len(modes):
         raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; use each only once.")
     return modes
+
+
+def checkpoint_names(place: Path, count: int) -> list[str]:
+    """How to call the modes of a folder: by their files, if each has one."""
+    files = weight_files(place) if place.is_dir() else []
+    names = [str(file.relative_to(place)) for file in files]
+    return names if len(names) == count else [f"network {k + 1} of {place.name}" for k in range(count)]
 
 
 def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:

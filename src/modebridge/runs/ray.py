@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from modebridge import __version__
-from modebridge.errors import ModebridgeError, first_line, plural
+from modebridge.errors import ModebridgeError, first_line, install, plural
 from modebridge.members import Made, Parents, Setting, Tensors
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Job
@@ -191,6 +191,6 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise ModebridgeError(
-            'Expected Ray to run stages on other machines, but it is not installed; pip install "modebridge[cluster]".'
+            f"Expected Ray to run stages on other machines, but it is not installed; {install('cluster')}."
         ) from error
     return ray

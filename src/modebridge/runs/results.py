@@ -12,7 +12,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     KINDS,
-    BridgeMember,
+    HeadsMember,
     Member,
     ModeMember,
     PointMember,
@@ -22,7 +22,7 @@ from modebridge.members import (
     row_plans,
 )
 from modebridge.recipes import Recipe
-from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
+from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.plan import find_recipe_of, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
@@ -30,23 +30,24 @@ from modebridge.training import Epoch
 
 
 def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
-    """The table of a run: deep ensembles first, then the rows of every kind of member whose members all exist."""
+    """The table of a run: one network, then all rows whose members exist, in the order of their cost."""
     rows = row_plans(recipe)
     existing = [row for row in rows if set(row.members) <= set(answers.test)]
     for row in rows:
-        if row not in existing and (row.family == rows[0].family or row.role == "bridge"):
+        if row not in existing and (row.family == rows[0].family or row.role in ("heads", "bridge")):
             raise ModebridgeError(
                 f"Expected a finished run, but it has no members for {row.name}; finish it: "
                 "modebridge run --out FOLDER."
             )
-    return answers.score_rows(existing)
+    scored = answers.score_rows(existing)
+    return sorted(scored, key=lambda row: (row.role != "one", round(row.scores.cost.relative_flops, 2)))
 
 
 def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
     """Curves that are not low-loss on the validation split, one sentence each: they are poor bridge targets."""
     warnings: list[str] = []
     labels = answers.valid_labels
-    for i, j in recipe.curves():
+    for i, j in recipe.curves() if recipe.paper else ():
         point = PointMember(i, j)
         if point.name not in answers.valid:
             continue
@@ -131,7 +132,6 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
     results = folder.record(RESULTS)
     existing = [member for member in members_of(recipe) if member.name in answers.test]
-    imitators = {member.name: member.imitates.name for member in existing if member.imitates is not None}
     trained = _trained(folder, recipe)
     kept = {f"{i}-{j}": folder.read(f"profiles/{i}-{j}")[0] for i, j in recipe.curves()}
     profiles = {name: tensors["points"] for name, tensors in kept.items() if tensors}
@@ -141,9 +141,9 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         answers=answers,
         classes=setting_for(recipe, seed, folder).facts.class_names,
         profiles={name: [CurvePoint(*row) for row in points.tolist()] for name, points in profiles.items()},
-        samples=_samples(folder, recipe, answers),
-        imitators=list(imitators),
-        targets=[name for name in dict.fromkeys(imitators.values()) if name in answers.test],
+        samples=_samples(folder, recipe),
+        heads=_of_heads(existing, recipe, answers),
+        bridges=_of_bridges(existing, answers),
         metrics={kind: series for kind, some in trained.items() if (series := _epochs(some))},
         studies=_studies(folder),
         provenance=_provenance(recipe, seed, results, trained),
@@ -160,15 +160,29 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
     return folder.path / "report.html"
 
 
-def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples | None:
-    """The stored test images with the first bridge that reads one network, and the network that it imitates."""
+def _samples(folder: RunFolder, recipe: Recipe) -> Samples | None:
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
-    first = BridgeMember("I", i, j, recipe.sizes[0])
-    start, end, target, bridge = (one.name for one in (*first.made_from(recipe), first.imitates, first))
-    if not tensors or not {start, end, target, bridge} <= set(answers.test):
-        return None
-    return Samples(tensors["images"], tensors["numbers"], (start, end), target, bridge)
+    return Samples(tensors["images"], tensors["numbers"]) if tensors else None
+
+
+def _of_heads(members: Sequence[Member], recipe: Recipe, answers: LogitTable) -> Agreement:
+    """The heads of the first member with several, each beside all modes."""
+    first = next((one for one in members if isinstance(one, HeadsMember) and one.parts == ("others",)), None)
+    if first is None:
+        return Agreement({}, {})
+    others = [k for k in range(recipe.modes) if k != first.i]
+    heads = dict(zip(others, answers.heads(first.name), strict=True))
+    targets = {f"network {k + 1}": answers.probabilities([ModeMember(k).name]) for k in range(recipe.modes)}
+    return Agreement({f"head {k + 1}": head.double().softmax(dim=-1) for k, head in heads.items()}, targets)
+
+
+def _of_bridges(members: Sequence[Member], answers: LogitTable) -> Agreement:
+    """Bridges beside the networks on curves that they imitate."""
+    known = {one.name: one.imitates.name for one in members if one.imitates is not None}
+    known = {name: target for name, target in known.items() if target in answers.test}
+    targets = {name: answers.probabilities([name]) for name in dict.fromkeys(known.values())}
+    return Agreement({name: answers.probabilities([name]) for name in known}, targets)
 
 
 def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:

@@ -27,7 +27,7 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.report import as_dicts, decisions_table, markdown_table, summary
+from modebridge.report import as_dicts, csv_of, decisions_table, markdown_table, verdict
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
@@ -187,8 +187,9 @@ class Run:
                     self._tensors[place] = bits, {name: tensor.detach().cpu() for name, tensor in tensors.items()}
             count(job)
             if self.folder.writes:
-                for file in self.folder.work.glob(f"{job.saved_as(self.setting.engine.way)}*"):
-                    file.unlink()
+                # Also what a killed worker was writing, ".new-PID-NAME".
+                for file in self.folder.work.glob(f"*{job.saved_as(self.setting.engine.way)}*"):
+                    file.unlink(missing_ok=True)
         self.setting.engine.processes.wait()
         self.trained += [f"{node.folder} {node.label}" for job in jobs for node in job.nodes if node.trained]
 
@@ -215,9 +216,9 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
 
 
 def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
-    """Write results.md, results.json and the page of a finished run, unless the folder is read-only; returns a record.
+    """Write results.md, .json and .csv and the page of a finished run, unless the folder is read-only.
 
-    If nothing has changed, results.json keeps its time and machine.
+    Returns the content of results.json. If nothing has changed, that keeps its time and machine.
     """
     settings, before = folder.path / RECIPE, folder.record(RESULTS)
     record: dict[str, Any] = {
@@ -225,7 +226,7 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
         "seed": run.seed,
         "rows": as_dicts(run.rows),
         "warnings": run.warnings,
-        "summary": summary(run.rows, run.table.guess_nll),
+        "summary": verdict(run.rows, run.table.guess_nll),
         "settings": settings.read_text(encoding="utf-8") if settings.is_file() else "",
     }
     changed = bool(run.trained) or before != {**before, **json.loads(json.dumps(record))}
@@ -233,6 +234,7 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
     record |= {"trained": run.trained, "seconds": seconds, **machine()}
     if folder.writes:
         tables = markdown_table(run.rows), decisions_table(run.rows).markdown()
+        folder.write("results.csv", csv_of(as_dicts(run.rows)))
         folder.write("results.md", "\n\n".join([*tables, *run.warnings, record["summary"]]) + "\n")
         if changed:
             folder.write_record(RESULTS, record)

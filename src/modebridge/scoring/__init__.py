@@ -1,6 +1,7 @@
 """Scores and costs of ensembles: calibration, decisions, DEE, correspondence, curve profiles, FLOPs."""
 
 from modebridge.scoring.advise import advise as advise
+from modebridge.scoring.compare import Comparison as Comparison, compare as compare
 from modebridge.scoring.correspondence import Correspondence as Correspondence, correspondence as correspondence
 from modebridge.scoring.cost import (
     Cost as Cost,

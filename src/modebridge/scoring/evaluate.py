@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, copied
-from modebridge.ensembles import Ensemble, SetRule, average, scale
+from modebridge.batches import check_batch, check_labels, copied
+from modebridge.ensembles import Cascade, Ensemble, SetRule, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.scoring.cost import Cost, cost
+from modebridge.nets import classes_last
+from modebridge.scoring.cost import Cost, cost, module_cost
+from modebridge.scoring.dense import PlaceSums
+from modebridge.scoring.scores import hits, surprisals
 from modebridge.scoring.table import Scored
 from modebridge.types import Batches, Inputs
 
@@ -41,26 +44,31 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
     >>> predict(double, [(torch.tensor([0.25]), torch.tensor([1]))])
     (tensor([[0.2500, 0.7500]]), tensor([1]))
     """
-    tables: list[Tensor] = []
-    numbers: list[Tensor] = []
+    tables, numbers = zip(*_predictions(model, data), strict=True)
+    return torch.cat(tables), torch.cat(numbers)
+
+
+def _predictions(model: Callable[[Any], Tensor], data: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """The probabilities (B, *P, K) and labels (B, *P) of every batch, of which there is at least one."""
+    seen = False
     with _evaluating(model):
         for item in data:
             images, labels = check_batch(item, "the data")
-            table = model(copied(images))
-            if not isinstance(table, Tensor) or table.dim() != 2 or len(table) != len(labels):
+            table, seen = model(copied(images)), True
+            if not isinstance(table, Tensor) or table.dim() < 2 or len(table) != len(labels):
                 got = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
                 raise ModebridgeError(
                     f"Expected the model to return probabilities ({len(labels)}, K) for {len(labels)} labels, "
                     f"but got {got}; return one row of class probabilities per image."
                 )
-            tables.append(table)
-            numbers.append(labels.to(table.device))
-    if not tables:
+            if labels.dim() > 1 or table.dim() > 2:
+                check_labels(labels, table.shape[1:], "the data")
+            yield table, labels.to(table.device)
+    if not seen:
         raise ModebridgeError(
             "Expected data to have batches to predict on, but got none; pass a loader with at least one batch "
             "that can be iterated more than once."
         )
-    return torch.cat(tables), torch.cat(numbers)
 
 
 @contextmanager
@@ -77,58 +85,114 @@ def _evaluating(model: object) -> Iterator[None]:
             module.training = True
 
 
+Model: TypeAlias = Ensemble | Cascade | Mode | nn.Module | Exported
+"""What can be scored."""
+
+
 @torch.no_grad()
-def evaluate(
-    model: Ensemble | Mode | nn.Module | Exported,
-    test: Batches,
-    *,
-    net: nn.Module | None = None,
-    intervals: bool = False,
-) -> Scored:
+def evaluate(model: Model, test: Batches, *, net: nn.Module | None = None, intervals: bool = False) -> Scored:
     """Every score of a model, and its cost, from one pass over the data.
 
     Args:
-        model: an ensemble (call `ensemble.calibrate(valid)` first to get calibrated scores), a mode with its `net`, any
-            module that maps a batch to logits, or a file loaded by `DeployedEnsemble.load`.
+        model: an ensemble or a cascade (call `calibrate(valid)` first to get calibrated scores), a mode with its `net`,
+            any module that maps a batch to logits, or a file loaded by `DeployedEnsemble.load`.
         test: the test split, anything that yields (images, labels).
         net: the network of a mode.
         intervals: whether to add bootstrap intervals over images.
     """
+    return score_with_images(model, test, net=net, intervals=intervals)[0]
+
+
+def score_with_images(
+    model: Model, test: Batches, *, net: nn.Module | None = None, intervals: bool = False
+) -> tuple[Scored, Tensor]:
+    """The scores of `evaluate`, and for each image (N, 3) its labels, those predicted right, and their NLL."""
     if isinstance(model, Mode):
         if net is None:
             raise ModebridgeError("Expected a mode with its network, but got no net; pass net=.")
         model = Ensemble(net, [model])
-    elif isinstance(model, nn.Module) and not isinstance(model, Ensemble):
-        model = Ensemble(model, [Mode.from_module(model)])
-    if isinstance(model, Ensemble):
-        return _of_ensemble(model, test, intervals)
+    if isinstance(model, Cascade):
+        return _of_cascade(model, test, intervals)
+    if isinstance(model, nn.Module):
+        whole = model if isinstance(model, Ensemble) else Ensemble(model, [Mode.from_module(model)])
+        return _of_ensemble(whole, test, intervals)
     if not hasattr(model, "meta"):
         raise ModebridgeError(
-            f"Expected evaluate to get an ensemble, a mode, a module or an exported file, but got "
+            f"Expected evaluate to get an ensemble, a cascade, a mode, a module or an exported file, but got "
             f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
         )
-    file = model
-    table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
+    file, rule = model, model.meta.get("sets")
     # Files of 0.2 do not say how many parameters they have.
     price = Cost(**{"params": 0, **model.meta["cost"]})
-    rule = model.meta.get("sets")
     sets = SetRule(**rule) if rule else None
-    temperature = model.meta["temperature"]
-    scored = Scored.of(table, table, labels, price, sets=sets, intervals=intervals, temperature=temperature)
-    # Files return calibrated probabilities only.
-    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan)
+
+    def answer(images: Inputs) -> Tensor:
+        return classes_last(torch.as_tensor(file(images).probabilities))
+
+    scored, images = _scored(_predictions(answer, test), None, lambda: price, sets, intervals)
+    return _calibrated_only(scored, model.meta["temperature"]), images
 
 
-def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
+def _calibrated_only(scored: Scored, temperature: float) -> Scored:
+    """Files and cascades return calibrated probabilities only."""
+    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan, temperature=temperature)
+
+
+def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> tuple[Scored, Tensor]:
     first: list[Inputs] = []
 
     def mean(images: Inputs) -> Tensor:
         first[:] = first or [images]
-        return average(ensemble.members(images, "data"), ensemble.mean)
+        return average(ensemble.table(images, "data"), ensemble.mean)
 
-    with _evaluating(ensemble):
-        plain, labels = predict(mean, test)
     temperature = float(ensemble.temperature) if ensemble.calibrated else None
-    tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
-    price = cost(ensemble, first[0])
-    return Scored.of(plain, tempered, labels, price, sets=ensemble.sets, intervals=intervals, temperature=temperature)
+    with _evaluating(ensemble):
+        answers = _predictions(mean, test)
+        return _scored(answers, temperature, lambda: cost(ensemble, first[0]), ensemble.sets, intervals)
+
+
+def _of_cascade(cascade: Cascade, test: Batches, intervals: bool) -> tuple[Scored, Tensor]:
+    """With the cost on average over the images."""
+    first: list[Inputs] = []
+    deferred: list[Tensor] = []
+
+    def answer(images: Inputs) -> Tensor:
+        first[:] = first or [images]
+        table, unsure = cascade.answer(images)
+        deferred.append(unsure)
+        return table
+
+    def price() -> Cost:
+        whole, alone = cost(cascade.ensemble, first[0]), module_cost(cascade.ensemble.bases[0], first[0])
+        share = float(torch.cat(deferred).double().mean())
+        flops = alone.flops + share * (whole.flops - alone.flops)
+        return replace(whole, flops=flops, relative_flops=1 + share * (whole.relative_flops - 1))
+
+    with _evaluating(cascade):
+        scored, images = _scored(_predictions(answer, test), None, price, None, intervals)
+    scored = replace(scored, threshold=cascade.threshold, deferred_share=float(torch.cat(deferred).double().mean()))
+    return _calibrated_only(scored, float(cascade.ensemble.temperature)), images
+
+
+def _scored(
+    predictions: Iterable[tuple[Tensor, Tensor]],
+    temperature: float | None,
+    price: Callable[[], Cost],
+    sets: SetRule | None,
+    intervals: bool,
+) -> tuple[Scored, Tensor]:
+    """The scores of predictions: of all images at once, or image by image if their places are classified."""
+    tables, numbers, places = [], [], PlaceSums()
+    for table, labels in predictions:
+        if table.dim() > 2:
+            places.add(table, table if temperature is None else scale(table, temperature), labels)
+        else:
+            tables.append(table)
+            numbers.append(labels)
+    if not tables:
+        return places.scored(price(), temperature, intervals=intervals), places.table[:, [0, 1, 4]]
+    plain, labels = torch.cat(tables), torch.cat(numbers)
+    tempered = plain if temperature is None else scale(plain, temperature)
+    scored = Scored.of(plain, tempered, labels, price(), sets=sets, intervals=intervals, temperature=temperature)
+    right, losses = hits(plain, labels), surprisals(tempered, labels)
+    return scored, torch.stack([torch.ones_like(right), right, losses], dim=1).cpu()

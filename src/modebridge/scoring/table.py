@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -69,6 +69,9 @@ class Scored:
         answered_at_5: largest share of images that can be answered with 5 % errors.
         coverage: share of images whose set contains the true class; nan if no sets were fitted.
         set_size: mean number of classes in a set.
+        iou: intersection over union of each class, over all labeled places; only if the model classifies places, whose
+            means are the scores above. NaN for a class that neither occurs nor is predicted.
+        dice: Dice score of each class, likewise.
         raw_nll: negative log likelihood without the temperature; nan for exported files, which have no such output.
         raw_ece: expected calibration error without the temperature.
         raw_brier: Brier score without the temperature.
@@ -93,6 +96,8 @@ class Scored:
     answered_at_5: float = math.nan
     coverage: float = math.nan
     set_size: float = math.nan
+    iou: tuple[float, ...] = ()
+    dice: tuple[float, ...] = ()
     raw_nll: float
     raw_ece: float
     raw_brier: float
@@ -139,7 +144,17 @@ class Scored:
             **more,
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    @property
+    def mean_iou(self) -> float:
+        """The mean of `iou` over the classes that have one; NaN if the model classifies whole images."""
+        return _mean(self.iou)
+
+    @property
+    def mean_dice(self) -> float:
+        """The mean of `dice`, likewise."""
+        return _mean(self.dice)
+
+    def to_dict(self) -> dict[str, Any]:
         """Plain, flat data for JSON; numbers that are not finite become None."""
         record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("cost", "intervals")}
         record |= {
@@ -148,6 +163,8 @@ class Scored:
             "relative_params": self.cost.relative_params,
         }
         record |= {f"{name}_interval": list(ends) for name, ends in self.intervals.items()}
+        for name in ("iou", "dice"):
+            record[name] = [None if math.isnan(one) else one for one in record[name]] or None
         return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in record.items()}
 
     def __str__(self) -> str:
@@ -188,12 +205,19 @@ class Scored:
         more = []
         if not math.isnan(self.aurc):
             more.append(f"AURC {self.aurc:.4f}; accuracy on the 90 % most confident images {self.accuracy_at_90:.2%}")
+        if self.iou:
+            more.append(f"mean IoU {self.mean_iou:.2%}; mean Dice {self.mean_dice:.2%}; all scores are per place")
         if not math.isnan(self.coverage):
             more.append(f"sets of {self.set_size:.2f} classes on average, {self.coverage:.2%} with the true class")
         return "\n".join([*lines, "; ".join(facts), *more])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
         printer.text(str(self))
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.report import StudyPart, StudyTable
+from modebridge.report import StudyPart, StudyTable, csv_of
 from modebridge.runs import Run, RunFolder
 from modebridge.studies import paper_tables
 from modebridge.studies.comparison import comparison_study
@@ -44,11 +44,12 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:
-    """Write table.md, table.json, table.tex and figure.svg of a study to RUN/studies/NAME, and return that folder."""
+    """Write the tables of a study (.md, .json, .csv, .tex) and figure.svg to RUN/studies/NAME; return that folder."""
     place = f"studies/{part.name}"
-    data = {"name": part.name, "about": part.about, "tables": [table.as_dict() for table in part.tables]}
+    data = {"name": part.name, "about": part.about, "tables": [table.to_dict() for table in part.tables]}
     folder.write_record(f"{place}/table.json", {**data, "figure": part.figure})
     folder.write(f"{place}/table.md", "\n".join(table.markdown() for table in part.tables))
     folder.write(f"{place}/table.tex", "\n".join(table.latex() for table in part.tables))
+    folder.write(f"{place}/table.csv", csv_of([record for table in part.tables for record in table.records()]))
     folder.write(f"{place}/figure.svg", part.figure)
     return folder.path / place

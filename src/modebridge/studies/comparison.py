@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from modebridge.errors import ModebridgeError, plural
 from modebridge.members import METHODS, Setting, base_epochs, members_of, parse_member, row_plans
+from modebridge.members.network import networks
 from modebridge.report import Cell, Column, StudyTable, cost_figure
 from modebridge.runs import Run
 from modebridge.scoring import Row
@@ -14,23 +15,24 @@ from modebridge.studies.sheet import COLUMNS, answers_of, paper_numbers, score_c
 _ONES = ("I-0-1-small", "I-0-2-small", "I-0-3-small")
 
 PAPER_ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ResNet (DE-1)": ("DE-1", ("mode-0",)),
+    "ResNet (DE-1)": ("one network", ("mode-0",)),
     **{
-        f"ResNet (DE-1) + {k} Bridge_sm": (f"DE-1 + {plural(k, 'bridge')} I", ("mode-0", *_ONES[:k])) for k in (1, 2, 3)
+        f"ResNet (DE-1) + {k} Bridge_sm": (f"one network + {plural(k, 'bridge')}", ("mode-0", *_ONES[:k]))
+        for k in (1, 2, 3)
     },
-    "DE-2": ("DE-2", ("mode-0", "mode-1")),
-    "DE-3": ("DE-3", ("mode-0", "mode-1", "mode-2")),
+    "DE-2": ("two networks", ("mode-0", "mode-1")),
+    "DE-3": ("three networks", ("mode-0", "mode-1", "mode-2")),
     **{f"BE-{m}": (f"BatchEnsemble, {m} members", (f"batch-ensemble-{m}",)) for m in (2, 3, 4)},
     "MIMO (M = 2)": ("MIMO, 2 members, width x2", ("mimo-2-x2",)),
     "ResNet (SWA)": ("SWA", ("swa-0",)),
     **{
         f"ResNet (SWA) + {k} Bridge_sm": (
-            f"SWA + {plural(k, 'bridge')} I",
+            f"SWA + {plural(k, 'bridge')}",
             ("swa-0", *(f"swa-{name}" for name in _ONES[:k])),
         )
         for k in (1, 2, 3)
     },
-    **{f"ResNet (KD from DE-{m})": (f"student of DE-{m}", (f"student-{m}",)) for m in (2, 3)},
+    **{f"ResNet (KD from DE-{m})": (f"distilled from {networks(m)}", (f"student-{m}",)) for m in (2, 3)},
 }
 """The rows of the paper's comparison: our name and the members. They are added if the paper's numbers are shown."""
 

@@ -18,12 +18,13 @@ from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
-from modebridge.modes import Mode, has_statistics
+from modebridge.modes import Mode, has_statistics, to_modes
 from modebridge.nets import frozen_copy, listed_taps, run
 from modebridge.nets.flops import feature_shapes, zeros
 from modebridge.objectives import BridgeObjective
 from modebridge.training.checks import (
     check_batches,
+    check_config,
     check_train,
     least_images,
     mixing_of,
@@ -33,7 +34,7 @@ from modebridge.training.checks import (
     warn_if_worse,
 )
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
-from modebridge.types import Batch, Batches
+from modebridge.types import IGNORED, Batch, Batches
 
 PAPER_MIXUP = 0.4
 """The paper's alpha of mixup."""
@@ -77,7 +78,8 @@ def fit_bridge(
     Args:
         net: the base network.
         modes: modes of which the bridge reads the first (type II: the first two) and gets one head for each of the
-            others; or, as in the paper, a curve, whose start it reads and whose midpoint it learns.
+            others: modes, trained modules, state dicts or paths of checkpoints. Or, as in the paper, a curve, whose
+            start it reads and whose midpoint it learns.
         train: yields (images, labels); only heads on labels learn from the labels.
         budget: maximum share of the base's FLOPs (0.05 for 5 %): the widest body that fits is built, with no more
             parameters than the base. None is the paper's small bridge.
@@ -91,6 +93,8 @@ def fit_bridge(
         valid: held-out data for `config.keep == "best"`, the lowest KL, and to warn if the bridge does not help.
         config: all options of training.
     """
+    check_config(config)
+    modes = to_modes(net, modes)
     check_choices(net, modes, kind)
     listed_taps(net, tap)  # a wrong tap has its own error
     engine = Engine.of(config, net)
@@ -178,8 +182,11 @@ def _fit_all(
     kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges.values()}.values()
     inputs = [zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]) for bridge in kinds]
     pairs = zip(kinds, inputs, strict=True)
-    least = max(least_images(bridge.body, *each, engine=engine, heads=bridge.heads) for bridge, each in pairs)
-    data = check_batches(train, "train", first.classes, batch[1], least)
+    axes = len(first.outputs)
+    least = max(
+        least_images(bridge.body, *each, engine=engine, axes=axes + min(bridge.heads, 2)) for bridge, each in pairs
+    )
+    data = check_batches(train, "train", first.outputs, batch[1], least)
     mixup, cutmix = mixing_of(config, PAPER_MIXUP, batch[0])
     objective = BridgeObjective(frozen_copy(net).to(engine.device), bridges, mixup, cutmix)
     engine.speed_up(objective.bases)
@@ -207,20 +214,21 @@ def by_chance(images: int, classes: int) -> float:
 
 @torch.no_grad()
 def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> tuple[float, int, int]:
-    """The lowest accuracy of modes on the first batches of epoch 0, and the numbers of images and classes."""
+    """The lowest accuracy of modes on the first batches of epoch 0, the number of images (or places), and classes."""
     base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
-    right, seen, classes = [0] * len(modes), 0, 0
+    right, seen, images, classes = [0] * len(modes), 0, 0, 0
     go_to_epoch(train, 0)
     for item in train:
         batch = check_batch(item, "train")
         (inputs, labels), _ = engine.moved(batch, {})
-        seen += len(labels)
-        with runs_on(net, batch[0], "train", engine.device), engine.precision():
-            for k, state in enumerate(states):
+        images += len(labels)
+        seen += int((labels != IGNORED).sum())
+        for k, state in enumerate(states):
+            with runs_on(net, batch[0], "train", engine.device), engine.precision():
                 logits = run(base, state.params, state.buffers, inputs)
-                right[k] += int((logits.argmax(dim=1) == labels).sum())
+            check_labels(batch[1], logits.shape[1:], "train")
+            right[k] += int((logits.argmax(dim=-1) == labels).sum())
         classes = logits.shape[-1]
-        check_labels(batch[1], classes, "train")
-        if seen >= IMAGES:
+        if images >= IMAGES:
             break
     return min(right) / max(seen, 1), seen, classes

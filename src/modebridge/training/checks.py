@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds, trees
 from modebridge.batches import (
     Mapped,
+    advice_for,
     check_batch,
     check_labels,
     first_batch,
@@ -27,7 +29,7 @@ from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.matching import are_tokens, image_size, suits_cutmix
-from modebridge.modes import Mode
+from modebridge.modes import Mode, check_modes
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import invoke
 from modebridge.nets.quirks import FAILED, on_copy
@@ -41,6 +43,13 @@ TOKEN_CUTMIX = 1.0
 """The alpha of CutMix for tokens, which mixup cannot mix."""
 GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
+
+
+def check_config(config: object) -> None:
+    if not isinstance(config, TrainConfig):
+        raise ModebridgeError(
+            f"Expected config to be a TrainConfig, but got {type(config).__name__}; pass TrainConfig(epochs=30, ...)."
+        )
 
 
 def run_training(
@@ -57,7 +66,7 @@ def run_training(
     """The loop, one task for each objective, and a warning if it diverged; `net` and `mode` check validation data."""
     if valid is not None and config.keep == "best":
         images, labels = first_batch(valid, "valid")
-        valid = engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
+        valid = engine.feed(check_batches(valid, "valid", outputs_of(net, mode, images, "valid"), labels))
     config = config.resolved(net)
     triples = zip(objectives, data, seeds, strict=True)
     tasks = [Task(objective, batches, valid, seed) for objective, batches, seed in triples]
@@ -99,15 +108,15 @@ class Checked(Mapped):
     smaller than `least` are skipped, with one warning: batch norm cannot learn from a single value.
     """
 
-    def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
+    def __init__(self, batches: Batches, what: str, outputs: Sequence[int], least: int = 1) -> None:
         super().__init__(batches, self._check)
-        self._what, self.classes, self._least = what, classes, least
+        self._what, self.outputs, self._least = what, outputs, least
         self._warned = False
 
     def _check(self, item: object) -> Batch | None:
         inputs, labels = check_batch(item, self._what)
         if labels.device.type == "cpu":
-            check_labels(labels, self.classes, self._what)
+            check_labels(labels, self.outputs, self._what, sizes=False)
         if len(labels) >= self._least:
             return inputs, labels
         if not self._warned:
@@ -120,21 +129,22 @@ class Checked(Mapped):
         return None
 
 
-def check_batches(batches: Batches, what: str, classes: int, labels: Tensor, least: int = 1) -> Checked:
+def check_batches(batches: Batches, what: str, outputs: Sequence[int], labels: Tensor, least: int = 1) -> Checked:
     """Check the data before training, every batch of a list and the first of a loader, whose labels are `labels`.
 
-    Returns the same batches; those not checked yet are checked as they are drawn, see `Checked`.
+    `outputs` is the shape (*P, K) of the logits of one image. Returns the same batches; those not checked yet are
+    checked as they are drawn, see `Checked`.
     """
-    check_labels(labels, classes, what)
+    check_labels(labels, outputs, what)
     if isinstance(batches, Sequence):
-        for _ in Checked(batches, what, classes):
+        for _ in Checked(batches, what, outputs):
             pass
     if len(labels) < least and all(len(check_batch(item, what)[1]) < least for item in batches):
         raise ModebridgeError(
             f"Expected {what} to have batches of at least {least} images for batch norm to learn from, but got "
             f"{len(labels)}; increase the batch size."
         )
-    return Checked(batches, what, classes, least)
+    return Checked(batches, what, outputs, least)
 
 
 def check_train(
@@ -142,17 +152,17 @@ def check_train(
 ) -> Checked:
     """Check data that a network learns from, or (`norms_only`) estimates statistics on; `batch` is the first."""
     images, labels = batch or first_batch(data, "train")
-    classes = classes_of(net, mode, images, "train")
-    least = least_images(net, images, engine=engine, norms_only=norms_only)
-    return check_batches(data, "train", classes, labels, least)
+    outputs = outputs_of(net, mode, images, "train")
+    least = least_images(net, images, engine=engine, norms_only=norms_only, axes=1 + len(outputs))
+    return check_batches(data, "train", outputs, labels, least)
 
 
-def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
+def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, axes: int = 2) -> int:
     """The minimum number of images per training batch; raises an error if the network cannot run in training mode.
 
     One is enough, unless batch norm would see a single value per channel: then two for every process. `inputs` are one
-    batch for each input of a network or of a bridge's body, of which only the first image is used; with several `heads`
-    the logits are (batch, heads, classes). With `norms_only` only batch norm goes to training mode.
+    batch for each input of a network or of a bridge's body, of which only the first image is used; `axes` is the number
+    of axes of the logits. With `norms_only` only batch norm goes to training mode.
     """
     single = [take_rows(batch, slice(0, 1)) for batch in inputs]
     run_once = partial(_in_training, norms_only=norms_only)
@@ -169,7 +179,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
             "heads (aux_logits=False)."
         )
     logits = logits_of(output, training=True)
-    if logits.dim() != (2 if heads == 1 else 3):
+    if logits.dim() != axes:
         raise ModebridgeError(
             f"Expected {type(module).__name__} to return logits of (batch, classes) first in training mode too, but "
             f"got {tuple(logits.shape)}; wrap it in a module that does."
@@ -225,17 +235,17 @@ def trainable(net: nn.Module) -> set[str]:
 
 
 @torch.no_grad()
-def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
-    """K, the number of logits, found with one image; raises an error if the network cannot run on the images."""
+def outputs_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> tuple[int, ...]:
+    """The shape (*P, K) of the logits of one image; raises an error if the network cannot run on the images."""
     where = next(tensor.device for tensor in [*mode.params.values(), *flatten(images).values()])
     first = map_inputs(lambda tensor: tensor[:1].to(where), images)
     with runs_on(net, images, what, where):
         logits = run(frozen_copy(net).to(where), mode.params, mode.buffers, first)
-    if logits.dim() != 2:
+    if logits.dim() < 2:
         raise ModebridgeError(
             f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)}; pass a classifier."
         )
-    return logits.shape[1]
+    return tuple(logits.shape[1:])
 
 
 @contextmanager
@@ -248,5 +258,24 @@ def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | No
     except (RuntimeError, TypeError, IndexError) as error:
         raise ModebridgeError(
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
-            f"'{first_line(error)}'; check their shape and type."
+            f"'{first_line(error)}'; {advice_for(error, 'check their shape and type')}."
         ) from error
+
+
+@torch.no_grad()
+def check_teachers(net: nn.Module, teachers: Sequence[Mode | Ensemble], images: Inputs, outputs: Sequence[int]) -> None:
+    """Raise an error if a mode does not fit the network, or a teacher does not have the student's `outputs`."""
+    image = take_rows(images, slice(0, 1))
+    for teacher in teachers:
+        if isinstance(teacher, Mode):
+            check_modes(net, [teacher], 1, "distillation")
+            found = outputs_of(net, teacher, image, "train")
+        else:
+            # Run a copy, on the image's device.
+            here = next(iter(flatten(image).values())).device
+            found = tuple(copy.deepcopy(teacher).to(here).table(image).shape[2:])
+        if found != tuple(outputs):
+            raise ModebridgeError(
+                f"Expected teachers with outputs of {tuple(outputs)}, classes last, like the student, but one has "
+                f"{found}; use a student with the same last layer."
+            )

@@ -70,7 +70,7 @@ class TrainConfig:
         mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
         cutmix: alpha of CutMix, for images only; 0 turns it off, None is the method's default. With mixup as well, each
             batch gets one of the two; if only one of the two is set, the other is off.
-        device: "cpu", "cuda", "cuda:1", or "auto": the network's device, else a GPU if there is one.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto": the network's device, else a GPU if there is one.
         precision: "fp32"; "bf16" for convolutions and products (weights, gradient sums and updates stay fp32); "auto"
             is bf16 on a GPU.
         compile: whether to compile the losses with torch.compile, which takes most of a minute once per architecture,
@@ -191,7 +191,8 @@ class Engine:
         given = config.device
         if given == "auto":
             here = None if net is None else next((tensor.device for tensor in net.state_dict().values()), None)
-            given = here if here and here.type == "cuda" else "cuda" if torch.cuda.is_available() else "cpu"
+            found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+            given = here if here and here.type in ("cuda", "mps") else found
         device = _device(given)
         gpu = device.type == "cuda"
         if str(device) == "cuda":

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from modebridge import seeds as random
 from modebridge.baselines import Baseline
-from modebridge.batches import Mapped, first_batch, flatten, is_batch, take_rows
+from modebridge.batches import Mapped, check_loader, first_batch, is_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
-from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
+from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics, to_mode
 from modebridge.nets import fresh_weights, frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
-from modebridge.training.checks import check_train, classes_of, mixing_of, run_training, trainable, warn_if_worse
+from modebridge.training.checks import (
+    check_config,
+    check_teachers,
+    check_train,
+    mixing_of,
+    run_training,
+    trainable,
+    warn_if_worse,
+)
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
-from modebridge.types import Batches, Inputs
+from modebridge.types import Batches
 
 STUDENT_MIXUP = 1.0  # the default alpha for students
 
@@ -47,6 +53,10 @@ def fit_modes(
         seeds: one seed per network; by default `config.seed` and up.
         valid: held-out data for `config.keep == "best"`.
     """
+    check_config(config)
+    if isinstance(nets, nn.Module):
+        raise ModebridgeError("Expected a list of networks, but got one module; put it in a list.")
+    check_loader(train, "train")
     one_for_all = not isinstance(train, Sequence) or any(is_batch(item) for item in train[:1])
     loaders: Sequence[Batches] = [train] * len(nets) if one_for_all else train  # type: ignore[list-item,assignment]
     seeds = _seeds(seeds, config, nets, loaders, "networks")
@@ -99,7 +109,8 @@ def fit_curve(
         r: the position where batch norm statistics are kept and validation runs.
         valid: held-out data for `config.keep == "best"`.
     """
-    return fit_curves(net, [(start, end)], [train], config, pins=pins, pin_start=pin_start, r=r, valid=valid)[0]
+    pair = to_mode(net, start), to_mode(net, end)
+    return fit_curves(net, [pair], [train], config, pins=pins, pin_start=pin_start, r=r, valid=valid)[0]
 
 
 def fit_curves(
@@ -121,6 +132,7 @@ def fit_curves(
     `statistics` are batches to re-estimate the batch norm of every curve on; by default each uses its own loader.
     """
     check_r(r)
+    check_config(config)
     seeds = _seeds(seeds, config, pairs, train, "pairs")
     engine = Engine.of(config, net)
     learns = trainable(net)
@@ -162,19 +174,21 @@ def distill(
 
     Args:
         net: the network that the teachers are modes of.
-        teachers: modes, ensembles, or both. Every member of an ensemble counts once, before the ensemble's temperature
-            and regardless of how it averages.
+        teachers: modes (or modules, state dicts, paths), ensembles, or both. Every member of an ensemble counts once,
+            before the ensemble's temperature and regardless of how it averages.
         train: yields (images, labels); labels are used only if the loss needs them.
         config: all options of training, and the seed of new weights; "best" keeps the lowest validation loss.
         student: another architecture for the student; None uses `net`.
-        start: the student's initial weights, for example a mode; None initializes new ones.
+        start: the student's initial weights: a mode, for fine-tunes of a pretrained network. None initializes new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         valid: held-out data for `config.keep == "best"`, and to warn if the student is worse than the first teacher.
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
     """
+    check_config(config)
     teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
+    teachers = tuple(one if isinstance(one, Ensemble) else to_mode(net, one) for one in teachers)
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     student = student or net
@@ -211,8 +225,8 @@ def fit_students(
         data = check_train(plan.net, plan.start, train, engine, batch)
     mixup, cutmix = mixing_of(config, STUDENT_MIXUP, batch[0])
     for plan in plans.values():
-        _check_teachers(net, plan.teachers, batch[0], data.classes)
-    objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.classes, mixup, cutmix)
+        check_teachers(net, plan.teachers, batch[0], data.outputs)
+    objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.outputs[-1], mixup, cutmix)
     engine.speed_up(objective.bases)
     first = next(iter(plans.values()))
     seeds, start = [config.seed], first.start
@@ -228,12 +242,13 @@ def fit_students(
 
 
 def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if newly built: new weights and reset running statistics."""
+    """The network as if newly built: new weights, except for frozen ones, and reset running statistics."""
     new = frozen_copy(net)
     for module in new.modules():
         if callable(reset := getattr(module, "reset_running_stats", None)):
             reset()
-    return replace(Mode.from_module(new), params=fresh_weights(net, seed))
+    mode, learned, fresh = Mode.from_module(new), trainable(net), fresh_weights(net, seed)
+    return replace(mode, params={**mode.params, **{name: fresh[name] for name in fresh if name in learned}})
 
 
 def _seeds(
@@ -273,27 +288,3 @@ def _mixed(batches: Batches, mixup: float, cutmix: float, seed: int) -> Mapped:
     return Mapped(
         batches, lambda batch: (mixed(batch[0], draw_mixing(len(batch[1]), mixup, cutmix, generator)), batch[1])
     )
-
-
-@torch.no_grad()
-def _check_teachers(net: nn.Module, teachers: Sequence[Teacher], images: Inputs, classes: int) -> None:
-    """Raise an error if a mode does not fit the network, or a teacher does not have the student's `classes`."""
-    image = take_rows(images, slice(0, 1))
-    for teacher in teachers:
-        if isinstance(teacher, Mode):
-            check_modes(net, [teacher], 1, "distillation")
-            count = classes_of(net, teacher, image, "train")
-        elif isinstance(teacher, Ensemble):
-            # Run a copy, on the image's device.
-            here = next(iter(flatten(image).values())).device
-            count = copy.deepcopy(teacher).to(here).members(image).shape[-1]
-        else:
-            raise ModebridgeError(
-                f"Expected teachers to be modes or ensembles, but got {type(teacher).__name__}; create a mode with "
-                "Mode.from_module."
-            )
-        if count != classes:
-            raise ModebridgeError(
-                f"Expected teachers with {classes} classes like the student, but one has {count}; use a student with "
-                "the same last layer."
-            )

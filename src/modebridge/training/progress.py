@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, install
 from modebridge.files.atomic import Damage, read_tensor_file, tensor_file, write_file
 from modebridge.types import State
 
@@ -70,8 +70,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ModebridgeError(
-                "Expected TensorBoard to be installed to write its logs, but it is not; "
-                "pip install 'modebridge[tensorboard]'."
+                f"Expected TensorBoard to be installed to write its logs, but it is not; {install('tensorboard')}."
             ) from error
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -1,0 +1,111 @@
+"""A cascade: one network for the images that it is sure of, all members of an ensemble for the others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import take_rows
+from modebridge.ensembles.ensemble import Ensemble
+from modebridge.ensembles.forward import (
+    EvaluationOnly,
+    Output,
+    average,
+    confidence_of,
+    member_logits,
+    probabilities_of,
+)
+from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.errors import ModebridgeError
+from modebridge.nets import call, second
+from modebridge.types import Batches, Inputs
+
+
+class Cascade(EvaluationOnly):
+    """The first network of an ensemble alone, and all of its members for images that it is not sure of.
+
+    The further members run only on those images. `calibrate` fits a temperature for either case, and the threshold if
+    an average cost is given.
+
+    Args:
+        ensemble: modes and possibly bridges; the first mode is the first network. It is not copied.
+        threshold: images whose top probability is at least this (for networks that classify pixels: on average over
+            them) use the first network alone.
+
+    >>> from torch import nn
+    >>> from modebridge.modes import Mode
+    >>> net = nn.Linear(4, 3)
+    >>> both = Ensemble(net, [Mode.from_module(nn.Linear(4, 3)) for _ in range(2)])
+    >>> Cascade(both, 0.9)(torch.rand(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    first_temperature: Tensor
+
+    def __init__(self, ensemble: Ensemble, threshold: float = 0.9) -> None:
+        super().__init__()
+        if not isinstance(ensemble, Ensemble):
+            raise ModebridgeError(
+                f"Expected the members of a cascade as an Ensemble, but got {type(ensemble).__name__}; build one."
+            )
+        if ensemble.mean != "probability":
+            raise ModebridgeError(
+                f"Expected the mean of probabilities for a cascade, but got {ensemble.mean}; use mean='probability'."
+            )
+        if not threshold >= 0:
+            raise ModebridgeError(f"Expected threshold to be at least 0, but got {threshold}; 0.9 is usual.")
+        self.ensemble, self.threshold = ensemble, float(threshold)
+        self.register_buffer("first_temperature", ensemble.temperature.clone())
+
+    @torch.no_grad()
+    def calibrate(self, valid: Batches, average_cost: float | None = None) -> Self:
+        """Fit both temperatures on held-out data, and the threshold at which images cost as much on average.
+
+        The cost is in multiples of the first network, counting networks only: 1.15 with two networks sends 15 % of the
+        held-out images to the second one.
+        """
+        first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
+        self.ensemble.calibrate(valid)
+        table, labels = first.averaged(valid)
+        self.first_temperature.fill_(fit_temperature(table, labels))
+        if average_cost is not None:
+            most = len(self.ensemble.bases)
+            if not 1 <= average_cost <= most:
+                raise ModebridgeError(
+                    f"Expected average_cost to be between 1 and the {most} networks of the cascade, but got "
+                    f"{average_cost:g}; change it."
+                )
+            share = (average_cost - 1) / (most - 1) if most > 1 else 0.0
+            sure = [confidence_of(self._alone(images)[0]) for images, _ in valid]
+            self.threshold = float(torch.cat(sure).double().quantile(share)) if share < 1 else 2.0
+        return self
+
+    def forward(self, images: Inputs) -> Tensor:
+        """The calibrated probabilities (B, K)."""
+        return second(self.answer(images)[0])
+
+    def answer(self, images: Inputs) -> tuple[Tensor, Tensor]:
+        """The probabilities with classes as the last axis, and which images (B,) used all members."""
+        self.check_evaluating()
+        ensemble, (first, output) = self.ensemble, self._alone(images)
+        unsure = confidence_of(first) < self.threshold
+        rows = unsure.nonzero()[:, 0]
+        if not len(rows):
+            return first, unsure
+        few = take_rows(images, rows)
+        outputs: dict[int, Output] = {0: (output[0][rows], {tap: part[rows] for tap, part in output[1].items()})}
+        for k, (base, reader) in enumerate(zip(ensemble.bases, ensemble._readers, strict=True)):
+            if k:
+                outputs[k] = reader.read(partial(call, base, few))
+        members = probabilities_of(torch.stack(member_logits(outputs, ensemble.reads)))
+        whole = first.clone()
+        whole[rows] = scale(average(members), ensemble.temperature).to(first.dtype)
+        return whole, unsure
+
+    def _alone(self, images: Inputs) -> tuple[Tensor, Output]:
+        """The calibrated probabilities of the first network, and its logits and features."""
+        output = self.ensemble._readers[0].read(partial(call, self.ensemble.bases[0], images))
+        return scale(probabilities_of(output[0]), self.first_temperature), output

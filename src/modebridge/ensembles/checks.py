@@ -1,0 +1,65 @@
+"""What an ensemble says of inputs that it cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.batches import IMAGES, advice_for, check_type
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.types import Inputs
+
+TOKENS = (torch.int64, torch.int32)
+
+
+def check_inputs(given: object, tokens: bool, what: str) -> None:
+    """Raise an error for inputs that are not tensors, and for unscaled images; values are not read."""
+    if isinstance(given, Tensor):
+        if not (tokens and given.dtype in TOKENS):
+            check_type(given, IMAGES, what)
+        return
+    if not isinstance(given, Mapping):
+        raise ModebridgeError(
+            f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
+            "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
+        )
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise ModebridgeError(
+                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
+            )
+        check_type(tensor, str(name), what)
+    if not given:
+        raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
+
+
+def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
+    """An error that explains why the networks failed on their inputs; None if the inputs are not the cause."""
+    if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
+        return None
+    tensors = {IMAGES: given} if isinstance(given, Tensor) else given
+    weight = next((parameter for parameter in ensemble.parameters() if parameter.is_floating_point()), None)
+    for name, tensor in tensors.items():
+        if weight is None:
+            break
+        if tensor.device != weight.device:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
+                f"{tensor.device}; move them with {name}.to('{weight.device}'), or move the ensemble."
+            )
+        if tensor.is_floating_point() and tensor.dtype != weight.dtype:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
+                f"{tensor.dtype}; convert them with {name}.to({weight.dtype})."
+            )
+    fix = advice_for(error, "check their shape and dtype (pass a single image as images[None])")
+    got = f"{shapes(given)} and '{first_line(error)}'"
+    return ModebridgeError(f"Expected the ensemble to run on the images of {what}, but got {got}; {fix}.")
+
+
+def shapes(given: Inputs) -> str:
+    if isinstance(given, Tensor):
+        return f"{tuple(given.shape)} of {given.dtype}"
+    return ", ".join(f"{name} {shapes(tensor)}" for name, tensor in given.items())

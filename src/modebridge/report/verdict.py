@@ -1,0 +1,88 @@
+"""The result of a run in two sentences, and the few rows that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modebridge.scoring import Row
+
+SKILL = 0.1
+"""The share of the guessing NLL that one network must remove before anything can be compared."""
+
+SHOWN = ("one", "distilled", "heads", "bridge", "cascade", "two")
+"""The roles of the rows that are shown first; a bridge only where there are no heads."""
+
+
+def short_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a newcomer needs: one network, what is made of several at about its cost, two networks."""
+    roles = {row.role for row in rows}
+    return [row for row in rows if row.role in SHOWN and not (row.role == "bridge" and "heads" in roles)]
+
+
+def closed_gap(one: float, bridged: float, two: float) -> float:
+    """The share of the gap between one network's NLL and two networks' that a bridged ensemble closes.
+
+    >>> round(closed_gap(0.44, 0.40, 0.36), 2)
+    0.5
+    """
+    return (one - bridged) / (one - two) if one != two else float("nan")
+
+
+def verdict(rows: Sequence[Row], guess_nll: float) -> str:
+    """What was gained and at what cost; `guess_nll` is that of predicting the class frequencies."""
+    by_role = {row.role: row for row in rows}
+    one, two = (by_role[role].scores for role in ("one", "two"))
+    if one.nll > (1 - SKILL) * guess_nll:
+        return (
+            f"One network is hardly better than guessing: its NLL is {one.nll:.3f}, that of predicting the class "
+            f"frequencies {guess_nll:.3f}. Train the networks longer before you compare anything."
+        )
+    cheap = [row for row in rows if row.is_cheap and row.family != rows[0].family]
+    best = min(cheap, key=lambda row: row.scores.nll, default=None)
+    if not helps(by_role["two"]):
+        said = f"Two networks are not clearly better than one here: NLL {two.nll:.3f} and {one.nll:.3f}"
+        if best is None or not helps(best):
+            return f"{said}. Nothing else helped either; use more test images, or train the networks longer."
+        return f"{said}. What helped most is the {best.name}: {_price(best)}."
+    named = by_role.get("heads") or by_role.get("bridge") or best
+    if named is None:
+        return (
+            f"Two networks take the NLL from {one.nll:.3f} to {two.nll:.3f}, at twice the cost. Nothing else was made."
+        )
+    said = (
+        f"{named.name[:1].upper()}{named.name[1:].replace(' + ', ' with ')} {_cost(named)} and {_worth(named, rows)}."
+    )
+    if best is None or round(best.scores.nll, 3) >= round(named.scores.nll, 3):
+        return f"{said} Nothing else here that costs less than two networks is better."
+    return f"{said} Better still for less than two networks: the {best.name}, {_price(best)}."
+
+
+def helps(row: Row) -> bool:
+    """Whether a row is better than one network by more than the test images could show by chance."""
+    return row.scores.intervals.get("gain", (1.0,))[0] > 0
+
+
+def _price(row: Row) -> str:
+    return f"NLL {row.scores.nll:.3f} at x{row.scores.cost.relative_flops:.2f} the cost of one"
+
+
+def _cost(row: Row) -> str:
+    more = row.scores.cost.relative_flops - 1
+    return f"costs {more:.0%} more".replace("%", " %") if more >= 0.005 else "costs no more"
+
+
+def _worth(row: Row, rows: Sequence[Row]) -> str:
+    """How many networks a row is worth, at the precision that is printed."""
+    ensembles = [other for other in rows if other.family == rows[0].family]
+    own, levels = round(row.scores.nll, 3), [round(other.scores.nll, 3) for other in ensembles]
+    if not helps(row):
+        return f"is not clearly better than one network: NLL {own:.3f}, one network {levels[0]:.3f}"
+    reached = [k for k, level in enumerate(levels) if own <= level]
+    if max(reached) == 0:
+        share = closed_gap(levels[0], own, levels[1])
+        figures = f"NLL {own:.3f}, one {levels[0]:.3f}, two {levels[1]:.3f}"
+        return f"closes {share:.0%} of the gap between one network and two: {figures}".replace("%", " %")
+    last = max(reached)
+    how = "better than" if own < levels[last] and last == len(levels) - 1 else "as good as"
+    count = ensembles[last].name
+    return f"is {how} {count}: NLL {own:.3f}, one {levels[0]:.3f}, {count.partition(' ')[0]} {levels[last]:.3f}"

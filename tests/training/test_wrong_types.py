@@ -1,0 +1,87 @@
+"""What people pass by mistake, and the sentence that names the right call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import modebridge as mb
+from tests.scenarios import quick
+
+X, Y = torch.rand(12, 1, 4, 4), torch.arange(12) % 3
+DATA = [(X, Y)]
+SET = torch.utils.data.TensorDataset(X, Y)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def modes() -> list[mb.Mode]:
+    return [mb.Mode.from_module(net()) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: mb.fit_bridge(net(), modes(), DATA, config={}),
+            "config to be a TrainConfig, but got dict; pass TrainC",
+        ),
+        (lambda: mb.fit_modes([net()], DATA, {}), "config to be a TrainConfig, but got dict"),
+        (lambda: mb.fit_curve(net(), *modes(), DATA, 3), "config to be a TrainConfig, but got int"),
+        (lambda: mb.distill(net(), modes(), DATA, 30), "config to be a TrainConfig, but got int"),
+        (
+            lambda: mb.fit_modes([net()], SET, quick(1)),
+            "one image and its label; wrap the data set in a torch.utils.data",
+        ),
+        (lambda: mb.evaluate(net(), SET), "one image and its label; wrap the data set"),
+        (lambda: mb.Ensemble(net(), modes()).calibrate(SET), "one image and its label; wrap the data set"),
+        (lambda: mb.fit_modes([net()], "data/train", quick(1)), "to yield batches .* but got a str; pass a DataLoader"),
+        (lambda: mb.fit_bridge(net(), modes(), X), "to yield batches .* but got a Tensor"),
+        (
+            lambda: mb.fit_bridge(net(), modes(), (X, Y)),
+            "to yield batches .* but got one batch; pass a DataLoader or a",
+        ),
+        (
+            lambda: mb.fit_modes([net()], [{"image": X, "label": Y}], quick(1)),
+            "name the tensors of a dict as the argum",
+        ),
+        (lambda: mb.evaluate(net(), [{"image": X, "label": Y}]), "name the tensors of a dict as the arguments"),
+        (lambda: mb.fit_modes(net(), DATA, quick(1)), "Expected a list of networks, but got one module; put it in a"),
+        (lambda: mb.Ensemble(net(), "a.pt"), "Expected a list of modes, but got one str; put it in a list"),
+        (lambda: mb.Ensemble(net(), net()), "Expected a list of modes, but got one Sequential"),
+        (
+            lambda: mb.fit_bridge("resnet18", modes(), DATA),
+            "net to be a torch.nn.Module, but got str; pass the network",
+        ),
+        (lambda: mb.Ensemble(modes()[0], modes()), "net to be a torch.nn.Module, but got Mode"),
+        (lambda: mb.Ensemble(net(), [3]), "a module, a state dict or the path of a checkpoint, but got int"),
+        (
+            lambda: mb.export(net(), "a.pt2", X),
+            "Ensemble or a Cascade to export, but got Sequential",
+        ),
+    ],
+)
+def test_the_right_call_is_named(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(mb.ModebridgeError, match=sentence):
+        call()
+
+
+def test_modes_may_be_modules_state_dicts_or_paths(tmp_path: Path) -> None:
+    base, trained = net(), net()
+    torch.save(trained.state_dict(), tmp_path / "b.pt")
+    given = [base, trained.state_dict(), tmp_path / "b.pt", str(tmp_path / "b.pt"), mb.Mode.from_module(trained)]
+    wanted = mb.Mode.from_module(trained).id
+    assert [mb.modes.to_mode(base, one).id for one in given[1:]] == [wanted] * 4
+    bridge = mb.fit_bridge(base, given[:2], DATA, budget=0.9, target="labels", config=quick(1))
+    fast = mb.Ensemble(base, given[:1], [bridge])
+    assert torch.equal(fast(X), mb.Ensemble(base, [mb.Mode.from_module(base)], [bridge])(X))
+    curve = mb.fit_curve(base, base, tmp_path / "b.pt", DATA, quick(1))
+    assert curve.end.id == wanted
+    assert mb.distill(base, given[:3], DATA, quick(0)).params.keys() == curve.end.params.keys()
