@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your two timm checkpoints
 #
-# You have two checkpoints of one architecture, for example from two fine-tuning runs. This tutorial turns them into a
-# bridged ensemble and one ONNX file. It needs timm and ONNX Runtime: `pip install 'modebridge[vision,onnx]'`.
+# You have two checkpoints of one architecture, for example from two fine-tuning runs. This tutorial turns them into
+# one model that costs little more than the first, and into one ONNX file. It needs timm and ONNX Runtime: `pip install 'modebridge[vision,onnx]'`.
 #
 # ## Two checkpoints
 #
@@ -53,39 +53,35 @@ modes = [mb.load_checkpoint(net, file) for file in ("first.pth", "second.pth")]
 print(*modes, sep="\n")
 
 # %% [markdown]
-# ## Where can a bridge read?
+# ## Where can it read?
 #
-# `inspect` lists every submodule whose output a bridge could read, and what a bridge would cost there. The arrow marks
-# the one it would choose.
+# `inspect` lists every submodule whose output a small network could read, and what that would cost. The arrow marks the
+# one it would choose.
 
 # %%
 print(mb.inspect(net, images[:2], budget=0.05))
 
 # %% [markdown]
-# ## Fit a bridge
+# ## Fit a head
 #
-# The bridge reads the first mode and learns to predict what the second would. Your module is not changed: a bridge
-# only looks at the output of one of its layers. It is small but not trained in a moment: with 20 epochs it would be
-# clearly worse.
+# A small network reads the first mode and learns to predict what the second would. Your module is not changed: only the
+# output of one of its layers is read. It is small but not trained in a moment: with 20 epochs it would be clearly worse.
 
 # %%
 bridge = mb.fit_bridge(
     net, modes, train, budget=0.05, config=mb.TrainConfig(epochs=60, lr=0.05)
 )
-print(f"The bridge reads '{bridge.tap}' and costs {bridge.share:.1%} of one network.")
+print(f"It reads '{bridge.tap}' and costs {bridge.share:.1%} of one network.")
 
 # %%
 ensembles = {
     "one network": mb.Ensemble(net, modes[:1]),
-    "one network + bridge": mb.Ensemble(net, modes[:1], [bridge]),
+    "one network + head": mb.Ensemble(net, modes[:1], [bridge]),
     "two networks": mb.Ensemble(net, modes),
 }
-print(f"{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
-for name, ensemble in ensembles.items():
-    scores = mb.evaluate(ensemble.calibrate(valid), test)
-    print(
-        f"{name:24}{f'x{scores.cost.relative_flops:.2f}':>8}{scores.accuracy:8.1%}{scores.nll:8.3f}"
-    )
+for ensemble in ensembles.values():
+    ensemble.calibrate(valid)
+print(mb.compare(ensembles, test))
 
 # %% [markdown]
 # ## The paper's way: align, curve, bridge
@@ -142,7 +138,7 @@ print(f"one network + bridge of the curve: {scores.accuracy:.1%}, NLL {scores.nl
 # compared with the library.
 
 # %%
-fast = ensembles["one network + bridge"]
+fast = ensembles["one network + head"]
 done = mb.export(fast, "fast.onnx", example=images[:1], valid=valid)
 print(
     f"{done.path.stat().st_size / 1e6:.2f} MB, largest difference of a probability: {done.parity:.1e}"

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Digits in five minutes
 #
-# Train two small networks, connect them by a curve, learn a bridge, and see what each step is worth. The data, 1,797
-# hand-written digits, comes with the package: nothing is downloaded.
+# Train three small networks, make one model of them that costs little more than one, and see what it is worth. The
+# data, 1,797 hand-written digits, comes with the package: nothing is downloaded.
 #
 # You need Python 3.11 or newer, make, and a clone of the repository. In its folder:
 #
@@ -12,7 +12,7 @@
 # ```
 #
 # To run it cell by cell, open `notebooks/digits.ipynb` in Jupyter or VS Code. `make demo` does more with one command:
-# four networks, three curves, six bridges and a report ([runs](../runs.md)).
+# four networks, all alternatives and a page ([runs](../runs.md)).
 #
 # ## The data
 #
@@ -39,20 +39,72 @@ for axis, image, label in zip(axes, digits.images, digits.labels, strict=False):
 plt.show()
 
 # %% [markdown]
-# ## Two modes
+# ## Three networks
 #
 # A [mode](../concepts/modes.md) is one trained network. Any `nn.Module` that maps a batch of images to logits will do;
-# here it is a ResNet with four blocks and batch norm. The two modes differ only in their random start.
+# here it is a ResNet with four blocks and batch norm. The modes differ only in their random start.
 
 # %%
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
-nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1)]
+nets = [resnet("digits", norm="bn", seed=seed) for seed in (0, 1, 2)]
 modes = mb.fit_modes(nets, train, config)
 print(*modes, sep="\n")
 
 # %% [markdown]
-# ## A curve between them
+# ## Heads
+#
+# Their average is better than each of them, and costs three forward passes. [Heads](../concepts/heads.md) come close to
+# it in one: a small network reads a feature map that the first mode computes anyway, and has one head for each other
+# mode, which learns to predict what that one would say. `budget=0.05` asks for at most 5 % of the FLOPs of one network.
+
+# %%
+learn = mb.TrainConfig(epochs=35, warmup=3)
+heads = mb.fit_bridge(net, modes, train, budget=0.05, config=learn)
+print(f"{heads.heads} heads read {heads.tap}, for {heads.share:.1%} of one network.")
+
+# %% [markdown]
+# ## One network instead
+#
+# [Distillation](../concepts/distillation.md) trains one more network to predict the mean of all. It takes longer to train
+# than heads, and costs nothing extra afterwards.
+
+# %%
+longer = mb.TrainConfig(epochs=60, weight_decay=1e-3, warmup=3)
+student = mb.distill(net, modes, train, longer)
+
+# %% [markdown]
+# ## What it is worth
+#
+# An [ensemble](../concepts/ensemble.md) averages the probabilities of its members. `calibrate` fits one
+# [temperature](../concepts/calibration.md) on the validation images; the scores are those of the test images, and the
+# differences to the first row come with 95 % intervals over them.
+
+# %%
+models = {
+    "one network": mb.Ensemble(net, modes[:1]),
+    "distilled": mb.Ensemble(net, [student]),
+    "one + heads": mb.Ensemble(net, modes[:1], [heads]),
+    "three networks": mb.Ensemble(net, modes),
+}
+for model in models.values():
+    model.calibrate(valid)
+found = mb.compare(models, test)
+print(found)
+
+# %% alt="FLOPs against calibrated test NLL, one point for each row of the table"
+figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+for name, scores in found.scores.items():
+    axes.scatter(scores.cost.relative_flops, scores.nll, label=name)
+axes.set(xlabel="FLOPs, relative to one network", ylabel="calibrated test NLL")
+axes.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# This is one seed and a test set of 900 images, so expect other numbers with other seeds: [frontier](../frontier.md)
+# has eight of them, and [the results](../results.md) have CIFAR-10, Tiny ImageNet and texts.
+#
+# ## The paper's way
 #
 # On the straight line between two modes the loss rises. A [curve](../concepts/curve.md) goes around that barrier: its
 # two ends stay as they are, and one control point, the pin, is trained so that all networks along the curve do well.
@@ -72,7 +124,7 @@ from modebridge.scoring import curve_profile
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, path in {
-    "straight line": mb.Curve.line(*modes),
+    "straight line": mb.Curve.line(*modes[:2]),
     "trained curve": curve,
 }.items():
     points = curve_profile(net, path, test, positions=11, train=train)
@@ -87,69 +139,16 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## A bridge
-#
-# Running the network in the middle of the curve would cost a second forward pass. A [bridge](../concepts/bridge.md) is
-# a small network that predicts its output from a feature map that the first mode computes anyway. `budget=0.05` asks
-# for at most 5 % of the FLOPs of one network.
+# A [bridge](../concepts/bridge.md) is a small network that imitates the network in the middle of the curve.
 
 # %%
-learn = mb.TrainConfig(epochs=25, warmup=3)
 bridge = mb.fit_bridge(net, curve, train, budget=0.05, config=learn)
-print(f"It reads {bridge.tap} and has {bridge.share:.1%} of the FLOPs of one network.")
+paper = mb.Ensemble(net, modes[:1], [bridge]).calibrate(valid)
+print(mb.compare({"one network": models["one network"], "one + bridge": paper}, test))
 
 # %% [markdown]
-# A bridge can also imitate the other mode directly, without a curve. It is worth trying: in
-# [our results](../results.md) it did as well or better. Such a bridge is also built and trained differently, with one
-# wide block and CutMix, which [did best](../frontier.md); the bridge of a curve is the paper's.
-
-# %%
-direct = mb.fit_bridge(net, modes, train, budget=0.05, config=learn)
-print(f"It reads {direct.tap} and has {direct.share:.1%} of the FLOPs of one network.")
-
-# %% [markdown]
-# ## What it is worth
-#
-# An [ensemble](../concepts/ensemble.md) averages the probabilities of its members. `calibrate` fits one
-# [temperature](../concepts/calibration.md) on the validation images; the scores are those of the test images.
-
-# %%
-rows = {
-    "one network": ([modes[0]], []),
-    "one network + bridge of the curve": ([modes[0]], [bridge]),
-    "one network + bridge to the other": ([modes[0]], [direct]),
-    "two networks": (modes, []),
-}
-scores = {}
-print(f"{'members':36}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}{'ECE':>8}")
-for name, (members, bridges) in rows.items():
-    scores[name] = mb.evaluate(
-        mb.Ensemble(net, members, bridges).calibrate(valid), test
-    )
-    s = scores[name]
-    print(
-        f"{name:36}{f'x{s.cost.relative_flops:.2f}':>8}{s.accuracy:8.1%}{s.nll:8.3f}{s.ece:8.3f}"
-    )
-
-# %% [markdown]
-# How far does each row go from the NLL of one network (0 %) to that of two (100 %)?
-
-# %% alt="FLOPs against calibrated test NLL, one point for each row of the table"
-one, two = scores["one network"], scores["two networks"]
-figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-for name, s in scores.items():
-    axes.scatter(s.cost.relative_flops, s.nll, label=name)
-    print(f"{name:36}{(one.nll - s.nll) / (one.nll - two.nll):6.0%}")
-axes.set(xlabel="FLOPs, relative to one network", ylabel="calibrated test NLL")
-axes.legend(frameon=False)
-plt.show()
-
-# %% [markdown]
-# This is one seed and a test set of 900 images, so expect other numbers with other seeds: [frontier](../frontier.md)
-# has eight of them, and [the results](../results.md) have CIFAR-10 and Tiny ImageNet.
-#
 # ## Next
 #
 # - [Your two timm checkpoints](checkpoints.md): the same with networks and checkpoints of your own.
 # - [Distill, bridge, export, serve](serve.md): from networks to an HTTP service.
-# - [Which should I use?](../which.md): bridges are not always the best choice.
+# - [Which should I use?](../which.md): heads are not always the best choice.

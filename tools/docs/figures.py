@@ -39,28 +39,31 @@ def idea_train() -> Drawing:
 
 
 def idea_use() -> Drawing:
-    """One network, a bridge that reads a feature of it, and their mean."""
-    d = Drawing("idea-use", 440, 314)
-    d.text(220, 22, "In use: one pass and a little more", "middle", size=15)
-    d.box(8, 70, 58, 44, "image")
+    """One network, a small one with heads that reads a feature of it, and the mean of all."""
+    d = Drawing("idea-use", 520, 262)
+    d.box(8, 50, 58, 44, "image")
     for k in range(3):
-        d.box(92 + 60 * k, 62, 46, 60, "", GREEN)
-        d.arrow([(66 if k == 0 else 78 + 60 * k, 92), (91 + 60 * k, 92)])
-    d.text(175, 52, "network θ_1   (x1.00)", "middle", GREEN)
-    d.arrow([(258, 92), (300, 92)])
-    d.box(302, 74, 42, 36, "p_1", GREEN)
-    d.arrow([(205, 92), (205, 178), (224, 178)], AMBER)
-    d.dot(205, 92, AMBER, 4)
-    d.text(196, 150, "feature z_1", "end", AMBER, 13)
-    d.box(226, 160, 60, 36, "bridge", AMBER)
-    d.text(256, 216, "(+x0.06)", "middle", AMBER, 13)
-    d.arrow([(286, 178), (300, 178)], AMBER)
-    d.box(302, 160, 46, 36, "h(z_1)", AMBER)
-    d.arrow([(344, 92), (362, 92), (362, 126), (374, 126)])
-    d.arrow([(348, 178), (362, 178), (362, 144), (374, 144)])
-    d.box(376, 114, 58, 42, "mean", BLUE)
-    d.text(220, 294, "Average the network and its bridges.", "middle", GREY, 13)
-    d.text(220, 310, "Neither the curve nor the second network is run.", "middle", GREY, 13)
+        d.box(92 + 60 * k, 42, 46, 60, "", GREEN)
+        d.arrow([(66 if k == 0 else 78 + 60 * k, 72), (91 + 60 * k, 72)])
+    d.text(175, 30, "your network   (x1.00)", "middle", GREEN)
+    d.arrow([(258, 72), (372, 72)])
+    d.text(316, 64, "its prediction", "middle", GREEN, 13)
+    d.arrow([(205, 72), (205, 176), (224, 176)], AMBER)
+    d.dot(205, 72, AMBER, 4)
+    d.text(196, 140, "a feature", "end", AMBER, 13)
+    d.box(226, 146, 64, 60, "", AMBER)
+    d.text(258, 172, "small", "middle"), d.text(258, 190, "network", "middle")
+    d.text(258, 226, "(+x0.05)", "middle", AMBER, 13)
+    for k, y in enumerate((152, 176, 200)):
+        d.arrow([(290, y), (308, y)], AMBER)
+        d.box(310, y - 10, 54, 20, f"head {k + 1}", AMBER)
+    d.arrow([(364, 176), (400, 176), (400, 94)], AMBER)
+    d.text(408, 140, "what the others", color=AMBER, size=13)
+    d.text(408, 156, "would have said", color=AMBER, size=13)
+    d.box(374, 50, 58, 42, "mean", BLUE)
+    d.arrow([(432, 71), (462, 71)], BLUE)
+    d.text(468, 76, "answer", color=BLUE)
+    d.text(260, 252, "One forward pass and a little more; the other networks are not run.", "middle", GREY, 13)
     return d
 
 

@@ -1,0 +1,66 @@
+"""The plots of the site from results/: `python tools/docs/plots.py` writes docs/plots/cost.svg."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from modebridge.report.figures import COLORS, GRAY, axes_of, styled, svg_of
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / "docs" / "plots" / "cost.svg"
+
+NETWORKS = "one, two, ... networks"
+DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "CIFAR-10": (
+        "cifar10-frn",
+        {
+            NETWORKS: [" + ".join(f"mode-{k}" for k in range(m)) for m in (1, 2, 3)],
+            "one network + heads": ["mode-0 + heads-0-others-small"],
+            "the same, better trained (CutMix)": ["cutmix-a + cutmix-a>plain, 160 epochs"],
+            "distilled network": ["distilled-0"],
+            "cascade of two networks": ["DE-2 cascade x1.15"],
+            "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
+        },
+    ),
+    "Tiny ImageNet": (
+        "tin200-frn",
+        {
+            NETWORKS: ["mode-0", "mode-0 + mode-1"],
+            "one network + heads": ["mode-0 + default-cutmix"],
+            "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
+        },
+    ),
+}
+"""By data set: its folder, and the rows of each kind."""
+
+
+@styled
+def cost_plot() -> str:
+    """NLL and accuracy against cost on two data sets."""
+    kinds = list(DATA["CIFAR-10"][1])
+    figure, axes = axes_of(2, 2, 4.6)
+    for column, (title, (folder, rows)) in enumerate(DATA.items()):
+        published = json.loads((ROOT / "results" / folder / "results.json").read_text())["rows"]
+        known = {row["name"]: row for row in published}
+        for line, (score, label, scale) in enumerate((("nll", "NLL", 1), ("accuracy", "accuracy, %", 100))):
+            axis = axes[2 * line + column]
+            for kind, names in rows.items():
+                points: list[Any] = [known[name] for name in names]
+                xs, ys = [one["flops"] for one in points], [scale * one[score] for one in points]
+                place = kinds.index(kind)
+                color = GRAY if kind == NETWORKS else COLORS[place - 1]
+                style = "o--" if kind == NETWORKS else "ossDX^"[place]
+                axis.plot(xs, ys, style, color=color, label=kind, markersize=6, linewidth=1.2)
+            axis.set_ylabel(label)
+            axis.margins(x=0.12, y=0.12)
+            if line == 0:
+                axis.set_title(title)
+            else:
+                axis.set_xlabel("cost of one image, in networks")
+    return svg_of(figure)
+
+
+if __name__ == "__main__":
+    PLACE.write_text(cost_plot())
