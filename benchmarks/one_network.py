@@ -6,8 +6,8 @@
 Heads get CutMix, and the network that they stand on does not. What does a network gain that is trained with it? All
 networks are trained together: as the recipe says (`plain`), with CutMix (`cutmix-a` and `cutmix-b`: half of the
 batches, as its authors do), with mixup, with label smoothing. Of each, two means of the weights after every epoch:
-`ema` (decay .8 per epoch), and `tail`, the last quarter. `swa` goes on from three quarters of `plain` with a constant
-rate.
+`ema` (decay .8 per epoch), and `tail`, the last quarter. `swa` goes on from three quarters of the first with a
+constant rate.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bodies import DESIGNS, plan
 from modebridge import Ensemble, Mode, seeds, trees
-from modebridge.bridges import Bridge, ensemble_target, label_target, plan_bridge
+from modebridge.bridges import Bridge, ensemble_target, heads_target, label_target
 from modebridge.matching import draw_mixing, mixed, mixed_labels
 from modebridge.members import Setting
 from modebridge.modes import has_statistics, refresh_statistics
@@ -34,6 +35,7 @@ from modebridge.scoring import LogitTable, MemberCost, hits, surprisals
 from modebridge.training import Epoch, Task, fit_many, train
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
 
+NETWORKS = "plain,cutmix-a,cutmix-b,mixup,smoothing,swa"
 HEADS = "cutmix-a>cutmix-b,cutmix-a>cutmix-a,plain>cutmix-a,cutmix-a>plain,plain>plain"
 DECAY = 0.8
 """Of the running mean `ema`, per epoch."""
@@ -56,6 +58,7 @@ class Regularization:
 
 KINDS = {
     "plain": Regularization(),
+    "plain-b": Regularization(),
     "cutmix-a": Regularization(cutmix=1.0),
     "cutmix-b": Regularization(cutmix=1.0),
     "mixup": Regularization(mixup=1.0),
@@ -113,7 +116,8 @@ def _move(mean: State, state: State, share: float) -> None:
 
 
 def fit_networks(setting: Setting, kinds: list[str], epochs: int) -> dict[str, Mode]:
-    """Networks of some kinds, with their means, by name."""
+    """Networks of some kinds, with their means, by name; "swa" goes on from the first of them."""
+    kinds, averaging = [name for name in kinds if name != "swa"], "swa" in kinds
     recipe, engine = setting.recipe, setting.engine
     config = replace(recipe.training("mode"), epochs=epochs, keep="best", callbacks=(report,), progress=False)
     net = setting.placed()
@@ -133,7 +137,7 @@ def fit_networks(setting: Setting, kinds: list[str], epochs: int) -> dict[str, M
             if mean in objective.means:
                 modes[f"{name}-{mean}"] = _settled(setting, objective.result({MODE: objective.means[mean]}), name)
     at = tasks[0].objective.means.get("three quarters")
-    if at is not None:
+    if averaging and at is not None:
         rest = epochs - 3 * epochs // 4
         rate = (config.lr or 0.0) * config.factor(epochs - rest - 1)
         constant = replace(config, epochs=rest, lr=rate, warmup=1, average_from=1, keep="last")
@@ -154,26 +158,34 @@ def _settled(setting: Setting, mode: Mode, name: str) -> Mode:
 
 
 def plan_head(setting: Setting, modes: dict[str, Mode], name: str) -> Bridge:
-    """The default's body, by a name as "BASE>TARGET": "A+B" has two heads, "A&B" one on the mean, "2x" more FLOPs."""
-    base, targets = name.removeprefix("2x ").split(">")
-    small = plan_bridge(setting.net, modes[base], setting.example, target="labels").share or 0.06
-    return plan_bridge(
-        setting.net,
-        [modes[base]],
-        setting.example,
-        target=[
-            label_target() if head == "labels" else ensemble_target([modes[one] for one in head.split("&")])
-            for head in targets.split("+")
-        ],
-        budget=1.0001 * small * (2 if name.startswith("2x") else 1),
-        name=name,
-        seed=setting.seed_of("head", *name.split(">")),
+    """A small network by a name as "[DESIGN ]BASE>TARGETS": "A+B" has two heads, "A&B" one on the mean."""
+    design, base, targets = parts_of(name)
+    heads = [
+        label_target() if head == "labels" else ensemble_target([modes[one] for one in head.split("&")])
+        for head in targets.split("+")
+    ]
+    return plan(
+        setting, modes[base], heads_target(heads), DESIGNS[design], name, setting.seed_of("head", *name.split(">"))
     )
 
 
-def fit_heads(setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int) -> dict[str, Bridge]:
+def parts_of(name: str) -> tuple[str, str, str]:
+    """The design, the base and the targets of a name.
+
+    >>> parts_of("plain>labels"), parts_of("early plain>plain-b")
+    (('default', 'plain', 'labels'), ('early', 'plain', 'plain-b'))
+    """
+    read, _, targets = name.partition(">")
+    design, _, base = read.rpartition(" ")
+    return design or "default", base, targets
+
+
+def fit_heads(
+    setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, decay: float = 0.0
+) -> dict[str, Bridge]:
     bridges = {name: plan_head(setting, modes, name) for name in names}
     config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=1.0, progress=False)
+    config = replace(config, weight_decay=decay)
     config = replace(config, callbacks=(report,), device=setting.engine.device, seed=setting.seed_of("heads"))
     return fit_many(setting.net, bridges, setting.data.train("heads", bridges=True), config)
 
@@ -196,13 +208,15 @@ def logits_of(setting: Setting, modes: dict[str, Mode], bridges: dict[str, Bridg
 
 
 def base_of(name: str) -> str:
-    return name.removeprefix("2x ").partition(">")[0]
+    return parts_of(name)[1]
 
 
-def publish(file: Path, folder: Path, sets: list[str]) -> None:
+def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -> None:
     """Add the rows of a file to a published folder of the same test images: networks, heads beside their base, `sets`.
 
-    Rows that are there already are named by the epochs of the heads.
+    "A + B" is an ensemble, "A + B @1.15" a cascade of that average cost. Rows that are there already are named by the
+    epochs of the heads. In a new folder, shares are of the gap between the first network of the first set and that set.
+    Pairs of rows are compared.
     """
     from published import compute, read_rows, rounded, write_rows
 
@@ -214,26 +228,34 @@ def publish(file: Path, folder: Path, sets: list[str]) -> None:
     setting = Setting(find_recipe(about["recipe"]), about["seed"])
     modes = {name: Mode.from_module(setting.net) for name in members if ">" not in name}
     heads = {name: plan_head(setting, modes, name) for name in members if ">" in name}
-    unit = setting.base_cost
+    unit, labels = setting.base_cost, tables["labels/test"]
     costs = {name: MemberCost(unit.flops, unit.params) for name in modes}
     for name, head in heads.items():
         costs[name] = MemberCost(head.flops, head.params, reads=(base_of(name),))
-    table = LogitTable(valid, test, tables["labels/valid"], tables["labels/test"], costs)
-    rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
+    table = LogitTable(valid, test, tables["labels/valid"], labels, costs)
+    rows: dict[str, tuple[Tensor, Tensor]] = {}
+    if folder.exists():
+        rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
+    else:
+        folder.mkdir()
+        published = {"title": setting.recipe.about, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
+        published |= {"epochs": {"networks": about["epochs"]}, "hardware": about["card"], "rows": [], "differences": []}
+        published |= {"versions": {"torch": about["torch"]}, "ways_between": [sets[0].split(" + ")[0], sets[0]]}
     known = {row["name"]: row for row in published["rows"]}
-    chosen = [[name] for name in modes] + [[base_of(name), name] for name in heads] + [one.split(" + ") for one in sets]
-    for names in chosen:
-        title = " + ".join(names)
+    for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
+        text, _, average = title.partition(" @")
+        names = text.split(" + ")
         if title in known:
             if len(names) == 1:
                 continue  # the same network, rounded to half precision in between
             title += f", {about['heads']} epochs"
-        scored, calibrated = table.score(names), table.calibrated(names)
-        labels = tables["labels/test"]
+        threshold = table.threshold(names, float(average)) if average else None
+        scored, calibrated = table.score(names, threshold=threshold), table.calibrated(names, threshold=threshold)
         rows[title] = surprisals(calibrated, labels).double(), hits(calibrated, labels).double()
         known[title] = {"flops": scored.cost.relative_flops, "params": scored.cost.relative_params}
         known[title] |= {"temperature": scored.temperature, "ece": scored.ece, "brier": scored.brier}
     write_rows(folder, rows)
+    published["differences"] += [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in pairs]
     scores, differences = compute(read_rows(folder), tuple(published["ways_between"]), published["differences"])
     published["rows"] = [score | {k: v for k, v in known[score["name"]].items() if k not in score} for score in scores]
     published["differences"] = differences
@@ -252,15 +274,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--publish", type=Path, help="add the rows of OUT to a folder of results, and train nothing")
     parser.add_argument("--sets", default="plain + cutmix-a,cutmix-a + cutmix-b", help="further rows to publish")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--difference", nargs=2, action="append", default=[], metavar=("ROW", "ROW"))
+    parser.add_argument("--kinds", default=NETWORKS)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--head-epochs", type=int, default=60)
     parser.add_argument("--heads", default=HEADS)
+    parser.add_argument("--decay", type=float, default=0.0, help="weight decay of heads")
     parser.add_argument("--weights", type=Path, help="networks of an earlier run, instead of training them")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.publish is not None:
-        publish(given.out / "logits.safetensors", given.publish, [one for one in given.sets.split(",") if one])
+        sets = [one for one in given.sets.split(",") if one]
+        publish(given.out / "logits.safetensors", given.publish, sets, given.difference)
         return
     setting = Setting(find_recipe(given.recipe), given.seed, given.data)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -286,14 +311,14 @@ def main() -> None:
             name: {k.partition("/")[2]: t for k, t in saved.items() if k.startswith(f"{name}/")} for name in names
         }
         modes = {name: setting.load_mode(state) for name, state in states.items()}
-        keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs))
+        keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs, given.decay))
         return
     modes = fit_networks(setting, given.kinds.split(","), given.epochs)
     keep(modes, {})
-    kept = {name: mode for name, mode in modes.items() if name in ("plain", "cutmix-a", "cutmix-b")}
+    kept = {name: mode for name, mode in modes.items() if name in KINDS}
     weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
-    keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs))
+    keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs, given.decay))
 
 
 if __name__ == "__main__":

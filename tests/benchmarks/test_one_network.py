@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors import safe_open
 
 ROOT = Path(__file__).parents[2]
@@ -25,29 +24,27 @@ def script(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_controls_are_trained_and_published(script, tmp_path, monkeypatch):
+def test_controls_are_trained_and_published(script, tmp_path):
     first, second, folder = (str(tmp_path / name) for name in ("first", "second", "published"))
-    kinds = "--kinds", "plain,cutmix-a"
+    kinds = "--kinds", "plain,cutmix-a,swa"
     options = "--recipe", "digits", "--epochs", "4", "--head-epochs", "1"
     script(*options, *kinds, "--out", first, "--heads", "cutmix-a>plain")
-    heads = "cutmix-a>plain,cutmix-a>plain+labels,cutmix-a>plain&cutmix-a,2x cutmix-a>labels"
+    heads = "cutmix-a>plain,cutmix-a>plain+labels,cutmix-a>plain&cutmix-a,2x cutmix-a>labels,early-logits plain>plain"
     script(*options, "--out", second, "--weights", f"{first}/weights.safetensors", "--heads", heads)
     with safe_open(f"{second}/logits.safetensors", "pt") as stored:
         assert stored.get_tensor("cutmix-a>plain+labels/test").shape[0] == 2, "two heads"
     import published
 
-    labels, names = torch.arange(900), ("mode-0", "mode-0 + mode-1")
-    rows = {name: (torch.rand(len(labels)).double(), (labels % 3 > k).double()) for k, name in enumerate(names)}
-    Path(folder).mkdir()
-    published.write_rows(Path(folder), rows)
-    about = {"ways_between": list(names), "differences": [], "rows": [{"name": name} for name in names]}
-    (Path(folder) / "results.json").write_text(json.dumps(about))
-    script("--out", first, "--publish", folder, "--sets", "plain + cutmix-a")
+    sets, head = "plain + cutmix-a,plain + cutmix-a @1.15", "cutmix-a + cutmix-a>plain"
+    script("--out", first, "--publish", folder, "--sets", sets, "--difference", head, "plain")
     script("--out", second, "--publish", folder, "--sets", "")
-    found = {row["name"]: row for row in json.loads((Path(folder) / "results.json").read_text())["rows"]}
-    expected = {"swa", "plain-ema", "plain-tail", "plain + cutmix-a", "cutmix-a + 2x cutmix-a>labels"}
-    assert expected <= {*found}
+    facts = json.loads((tmp_path / "published" / "results.json").read_text())
+    found = {row["name"]: row for row in facts["rows"]}
+    assert {"swa", "plain-ema", "plain-tail", "plain + early-logits plain>plain", f"{head}, 1 epochs"} <= {*found}
     assert found["plain + cutmix-a"]["flops"] == 2
-    assert 1 < found["cutmix-a + cutmix-a>plain"]["flops"] < found["cutmix-a + 2x cutmix-a>labels"]["flops"] < 1.2
-    assert "cutmix-a + cutmix-a>plain, 1 epochs" in found
-    assert published.wrong_figures(Path(folder)) == []
+    assert 1 < found["plain + cutmix-a @1.15"]["flops"] < 1.3
+    assert 1 < found[head]["flops"] < found["cutmix-a + 2x cutmix-a>labels"]["flops"] < 1.4
+    assert facts["ways_between"] == ["plain", "plain + cutmix-a"]
+    (difference,) = facts["differences"]
+    assert difference["nll"][0] == pytest.approx(found[head]["nll"] - found["plain"]["nll"], abs=2e-5)
+    assert published.wrong_figures(tmp_path / "published") == []
