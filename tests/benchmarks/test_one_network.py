@@ -47,4 +47,5 @@ def test_controls_are_trained_and_published(script, tmp_path):
     assert facts["ways_between"] == ["plain", "plain + cutmix-a"]
     (difference,) = facts["differences"]
     assert difference["nll"][0] == pytest.approx(found[head]["nll"] - found["plain"]["nll"], abs=2e-5)
+    assert sum(facts["sides"][0][f"with its {one}"] for one in ("base", "target")) <= 1
     assert published.wrong_figures(tmp_path / "published") == []
