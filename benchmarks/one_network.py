@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -30,7 +32,7 @@ from modebridge.bridges import Bridge, ensemble_target, heads_target, label_targ
 from modebridge.matching import draw_mixing, mixed, mixed_labels
 from modebridge.members import Setting
 from modebridge.modes import has_statistics, refresh_statistics
-from modebridge.objectives import MODE, ModeObjective
+from modebridge.objectives import MODE, BridgeObjective, ModeObjective
 from modebridge.recipes import find_recipe
 from modebridge.scoring import LogitTable, MemberCost
 from modebridge.training import Epoch, Task, fit_many, train
@@ -181,16 +183,51 @@ def parts_of(name: str) -> tuple[str, str, str]:
     return design or "default", base, targets
 
 
+class Steps(BridgeObjective):
+    """Images moved along the gradient of a random direction of the networks' mean answer, before heads see them.
+
+    Output diversified sampling (Tashiro et al., 2020), with confidence as in Nam et al. (2021): networks trained apart
+    agree less on such images. The root mean square of a step is a share of that of the image.
+    """
+
+    size: float
+    classes: int
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        return {
+            **super().draw(size, generator),
+            "direction": 2 * torch.rand(size, self.classes, generator=generator) - 1,
+        }
+
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        images = mixed(batch[0], draw)
+        assert isinstance(images, Tensor)
+        with torch.enable_grad():
+            moving = images.detach().requires_grad_()
+            answer = torch.stack([logits.softmax(dim=-1) for logits, _ in self.bases(moving).values()]).mean(dim=0)
+            (gradient,) = torch.autograd.grad((answer * draw["direction"]).sum(), moving)
+        axes = tuple(range(1, images.dim()))
+        sizes = [one.square().mean(dim=axes, keepdim=True).sqrt() for one in (images, gradient)]
+        sure = answer.detach().amax(dim=-1).view(-1, *[1] * len(axes))
+        return super().prepare((images + self.size * sure * sizes[0] * gradient / (sizes[1] + 1e-12), batch[1]), {})
+
+
 def fit_heads(
-    setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, decay: float = 0.0
+    setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, cutmix: float = 1.0, step: float = 0.0
 ) -> dict[str, Bridge]:
+    """Heads by name, trained on images mixed by CutMix (or plain ones), and moved by a step if it is not 0."""
     if not names:
         return {}
     bridges = {name: plan_head(setting, modes, name) for name in names}
-    config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=1.0, progress=False)
-    config = replace(config, weight_decay=decay)
+    config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=cutmix, progress=False)
     config = replace(config, callbacks=(report,), device=setting.engine.device, seed=setting.seed_of("heads"))
-    return fit_many(setting.net, bridges, setting.data.train("heads", bridges=True), config)
+    data = setting.data.train("heads", bridges=True)
+    if not step:
+        return fit_many(setting.net, bridges, data, config)
+    objective = Steps(setting.placed(), bridges, 0.0, cutmix)
+    objective.size, objective.classes = step, setting.facts.classes
+    (states,) = train([Task(objective, data, None, config.seed)], config, engine=setting.engine)
+    return objective.result(states)
 
 
 @torch.no_grad()
@@ -214,6 +251,41 @@ def base_of(name: str) -> str:
     return parts_of(name)[1]
 
 
+def read_logits(file: Path) -> tuple[dict[str, Any], Setting, LogitTable, dict[str, Bridge]]:
+    """What was trained, its setting, its log probabilities with costs, and untrained bridges in place of its heads."""
+    with safe_open(file, "pt") as stored:
+        about = json.loads(stored.metadata()["about"])
+        tables = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no dict
+    members = sorted({name.partition("/")[0] for name in tables} - {"labels"})
+    valid, test = ({name: tables[f"{name}/{split}"] for name in members} for split in ("valid", "test"))
+    setting = Setting(find_recipe(about["recipe"]), about["seed"])
+    modes = {name: Mode.from_module(setting.net) for name in members if ">" not in name}
+    heads = {name: plan_head(setting, modes, name) for name in members if ">" in name}
+    unit = setting.base_cost
+    costs = {name: MemberCost(unit.flops, unit.params) for name in modes}
+    for name, head in heads.items():
+        costs[name] = MemberCost(head.flops, head.params, reads=(base_of(name),))
+    return about, setting, LogitTable(valid, test, tables["labels/valid"], tables["labels/test"], costs), heads
+
+
+def publish_seed(file: Path, target: Path, sets: list[str], suffix: str) -> None:
+    """Add the scores of one seed to a file with a score per seed, such as results/digits/designs.json."""
+    about, setting, table, heads = read_logits(file)
+    record = {"title": setting.recipe.name, "seeds": [], "rows": {}}
+    if target.exists():
+        (record,) = json.loads(target.read_text())["tables"]
+    if about["seed"] not in record["seeds"]:
+        record["seeds"].append(about["seed"])
+    modes = [name for name in table.test if ">" not in name]
+    for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
+        scored, name = table.score(title.split(" + ")), title + (suffix if ">" in title else "")
+        row = record["rows"].setdefault(name, {"flops": scored.cost.relative_flops, "accuracy": [], "nll": []})
+        if len(row["nll"]) < len(record["seeds"]):
+            row["accuracy"].append(round(scored.accuracy, 5))
+            row["nll"].append(round(scored.nll, 5))
+    target.write_text(json.dumps({"tables": [record]}, indent=1) + "\n")
+
+
 def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -> None:
     """Add the rows of a file to a published folder of the same test images: networks, heads beside their base, `sets`.
 
@@ -223,19 +295,8 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
     """
     from published import compute, per_image, read_rows, rounded, write_rows
 
-    with safe_open(file, "pt") as stored:
-        about = json.loads(stored.metadata()["about"])
-        tables = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no dict
-    members = sorted({name.partition("/")[0] for name in tables} - {"labels"})
-    valid, test = ({name: tables[f"{name}/{split}"] for name in members} for split in ("valid", "test"))
-    setting = Setting(find_recipe(about["recipe"]), about["seed"])
-    modes = {name: Mode.from_module(setting.net) for name in members if ">" not in name}
-    heads = {name: plan_head(setting, modes, name) for name in members if ">" in name}
-    unit, labels = setting.base_cost, tables["labels/test"]
-    costs = {name: MemberCost(unit.flops, unit.params) for name in modes}
-    for name, head in heads.items():
-        costs[name] = MemberCost(head.flops, head.params, reads=(base_of(name),))
-    table = LogitTable(valid, test, tables["labels/valid"], labels, costs)
+    about, setting, table, heads = read_logits(file)
+    labels, modes = table.test_labels, [name for name in table.test if ">" not in name]
     rows: dict[str, Tensor] = {}
     if folder.exists():
         rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
@@ -304,20 +365,28 @@ def main() -> None:
     parser.add_argument("--recipe", default="cifar10")
     parser.add_argument("--data", default=None)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--publish", type=Path, help="add the rows of OUT to a folder of results, and train nothing")
+    parser.add_argument(
+        "--publish", type=Path, help="add the rows of OUT to a folder of results, or to a .json of seeds"
+    )
     parser.add_argument("--sets", default="plain + cutmix-a,cutmix-a + cutmix-b", help="further rows to publish")
     parser.add_argument("--difference", nargs=2, action="append", default=[], metavar=("ROW", "ROW"))
     parser.add_argument("--kinds", default=NETWORKS)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--head-epochs", type=int, default=60)
     parser.add_argument("--heads", default=HEADS)
-    parser.add_argument("--decay", type=float, default=0.0, help="weight decay of heads")
+    parser.add_argument("--cutmix", type=float, default=1.0, help="alpha of the heads' CutMix")
+    parser.add_argument("--step", type=float, default=0.0, help="size of a step on their images, see Steps")
+    parser.add_argument("--suffix", default="", help="of heads in --publish, to tell those of several runs apart")
     parser.add_argument("--weights", type=Path, help="networks of an earlier run, instead of training them")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.publish is not None:
         sets = [one for one in given.sets.split(",") if one]
-        publish(given.out / "logits.safetensors", given.publish, sets, given.difference)
+        file = given.out / "logits.safetensors"
+        if given.publish.suffix == ".json":
+            publish_seed(file, given.publish, sets, given.suffix)
+        else:
+            publish(file, given.publish, sets, given.difference)
         return
     setting = Setting(find_recipe(given.recipe), given.seed, given.data)
     heads = [one for one in given.heads.split(",") if one]
@@ -347,14 +416,14 @@ def main() -> None:
             name: {k.partition("/")[2]: t for k, t in saved.items() if k.startswith(f"{name}/")} for name in names
         }
         modes = {name: setting.load_mode(state) for name, state in states.items()}
-        keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.decay))
+        keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.cutmix, given.step))
         return
     modes = fit_networks(setting, given.kinds.split(","), given.epochs)
     keep(modes, {})
     kept = {name: mode for name, mode in modes.items() if name in KINDS}
     weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
-    keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.decay))
+    keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.cutmix, given.step))
 
 
 if __name__ == "__main__":

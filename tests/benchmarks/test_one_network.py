@@ -25,12 +25,14 @@ def script(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_controls_are_trained_and_published(script, tmp_path):
-    first, second, folder = (str(tmp_path / name) for name in ("first", "second", "published"))
+    first, second, third, folder = (str(tmp_path / name) for name in ("first", "second", "third", "published"))
     kinds = "--kinds", "plain,cutmix-a,swa"
     options = "--recipe", "digits", "--epochs", "4", "--head-epochs", "1"
     script(*options, *kinds, "--out", first, "--heads", "cutmix-a>plain")
     heads = "cutmix-a>plain,cutmix-a>plain+labels,cutmix-a>plain&cutmix-a,2x cutmix-a>labels,early-logits plain>plain"
     script(*options, "--out", second, "--weights", f"{first}/weights.safetensors", "--heads", heads)
+    step = "--step", "0.3", "--cutmix", "0"
+    script(*options, *step, "--out", third, "--weights", f"{first}/weights.safetensors", "--heads", "plain>cutmix-a")
     with safe_open(f"{second}/logits.safetensors", "pt") as stored:
         assert stored.get_tensor("cutmix-a>plain+labels/test").shape[0] == 2, "two heads"
     import published
@@ -49,3 +51,11 @@ def test_controls_are_trained_and_published(script, tmp_path):
     assert difference["nll"][0] == pytest.approx(found[head]["nll"] - found["plain"]["nll"], abs=2e-5)
     assert sum(facts["sides"][0][f"with its {one}"] for one in ("base", "target")) <= 1
     assert published.wrong_figures(tmp_path / "published") == []
+    seeds = str(tmp_path / "seeds.json")
+    for _ in range(2):  # a seed counts once
+        script("--out", first, "--publish", seeds, "--sets", "plain + cutmix-a")
+    script("--out", third, "--publish", seeds, "--sets", "", "--suffix", ", steps")
+    (table,) = json.loads((tmp_path / "seeds.json").read_text())["tables"]
+    assert table["seeds"] == [0]
+    assert table["rows"][head]["nll"] == [pytest.approx(found[head]["nll"], abs=2e-3)]
+    assert len(table["rows"]["plain + plain>cutmix-a, steps"]["nll"]) == len(table["rows"]["plain"]["nll"]) == 1
