@@ -1,6 +1,6 @@
 """A custom recipe: any network, any data, one file.
 
-pip install 'modebridge[vision]'
+pip install '.[vision]'
 modebridge run examples/my_recipe.py               # two timm networks, a head and a distilled network: a minute or two
 modebridge run examples/my_recipe.py --modes DIR   # the same from your own weights of make_net(), one file each
 modebridge run examples/my_recipe.py --set methods=paper   # the paper's way: a curve and bridges
@@ -39,7 +39,10 @@ def make_net(classes: int, channels: int) -> torch.nn.Module:
 
 
 def my_data():
-    """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders."""
+    """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders.
+
+    With --modes return (train, valid, test), with validation images that no checkpoint was trained on.
+    """
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear").expand(-1, 3, -1, -1)
     return (images[:700], digits.labels[:700]), (images[700:], digits.labels[700:])

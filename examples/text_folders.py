@@ -35,7 +35,7 @@ def load(folder: Path) -> torch.nn.Module:
     if (folder / "adapter_config.json").is_file():
         import peft
 
-        return peft.AutoPeftModelForSequenceClassification.from_pretrained(folder)
+        return peft.AutoPeftModelForSequenceClassification.from_pretrained(folder, is_trainable=True)
     return transformers.AutoModelForSequenceClassification.from_pretrained(folder)
 
 

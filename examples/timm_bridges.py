@@ -1,6 +1,6 @@
 """Add a bridge to a timm model: align two fine-tuned checkpoints, connect them by a curve, and fit a bridge.
 
-pip install 'modebridge[vision]'
+pip install '.[vision]'
 python examples/timm_bridges.py [MODEL]      # resnet10t by default; try convnext_atto, vit_tiny_patch16_224, ...
 """
 

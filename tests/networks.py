@@ -152,6 +152,24 @@ class Sound(nn.Module):
         return self.head(self.act(self.layers(self.stem(x))).mean(-1))
 
 
+class Tokens(nn.Module):
+    """Reads sequences of 20 different tokens, with attention; with `fixed`, of one length only."""
+
+    def __init__(self, seed: int = 0, fixed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.embed = nn.Embedding(20, 8)
+            self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.place = nn.Parameter(torch.randn(fixed, 8)) if fixed else None
+            self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embed(input_ids) if self.place is None else self.embed(input_ids) + self.place
+        seen = (torch.ones_like(input_ids) if attention_mask is None else attention_mask)[..., None].to(x.dtype)
+        return self.head((self.block(x) * seen).sum(dim=1) / seen.sum(dim=1))
+
+
 class _Turned(nn.Module):
     """(B, C, L) to (B, L, C) and back."""
 

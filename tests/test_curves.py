@@ -158,9 +158,8 @@ def test_loss_at_r_and_gradient_in_the_pin_by_the_chain_rule():
     loss.backward()
     by_hand.backward()
     for name, tensor in point.items():
-        torch.testing.assert_close(
-            states["curve"].params[f"0:{name}"].grad, 2 * r * (1 - r) * tensor.grad, rtol=0, atol=1e-12
-        )
+        found = states["curve"].params[f"0:{name}"].grad
+        torch.testing.assert_close(found, 2 * r * (1 - r) * tensor.grad, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("pins", [1, 2])

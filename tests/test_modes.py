@@ -165,9 +165,8 @@ def test_a_layer_that_runs_twice_averages_both():
     mode = mb.Mode.from_module(net)
     batches = [(x[:4], torch.zeros(4).long()), (x[4:], torch.zeros(6).long())]
     fresh = refresh_statistics(net, mode.params, mode.buffers, batches)
-    torch.testing.assert_close(
-        fresh["norm.running_mean"], (x[:, :2].mean(0) + x[:, 2:].mean(0)) / 2, rtol=0, atol=1e-12
-    )
+    both = (x[:, :2].mean(0) + x[:, 2:].mean(0)) / 2
+    torch.testing.assert_close(fresh["norm.running_mean"], both, rtol=0, atol=1e-12)
 
 
 class Tracked(nn.BatchNorm1d):

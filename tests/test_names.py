@@ -24,5 +24,7 @@ def test_names_that_are_gone_say_what_to_use(name):
 
 
 def test_other_names_are_errors_as_usual():
-    with pytest.raises(AttributeError, match="module 'modebridge' has no attribute 'fit_everything'"):
-        mb.fit_everything  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'modebridge' has no attribute 'fit_heads'; did .* fit_bridge\?"):
+        mb.fit_heads  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute '__nothing__'$"):
+        mb.__nothing__  # noqa: B018

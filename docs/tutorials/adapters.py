@@ -3,7 +3,7 @@
 #
 # Adapters of one base are cheap to train, and an ensemble of them costs as much as any other: each needs its own forward
 # pass. Here two LoRA adapters become one: the base with the first adapter, and a small bridge that imitates the second.
-# It needs `pip install 'modebridge[adapters,onnx]'`.
+# It needs `pip install '.[adapters,onnx]'`.
 #
 # ## A base and two adapters
 #

@@ -2,7 +2,7 @@
 # # Your two timm checkpoints
 #
 # You have two checkpoints of one architecture, for example from two fine-tuning runs. This tutorial turns them into
-# one model that costs little more than the first, and into one ONNX file. It needs timm and ONNX Runtime: `pip install 'modebridge[vision,onnx]'`.
+# one model that costs little more than the first, and into one ONNX file. It needs timm and ONNX Runtime: `pip install '.[vision,onnx]'`.
 #
 # ## Two checkpoints
 #

@@ -150,5 +150,5 @@ print(mb.compare({"one network": models["one network"], "one + bridge": paper}, 
 # ## Next
 #
 # - [Your two timm checkpoints](checkpoints.md): the same with networks and checkpoints of your own.
-# - [Distill, bridge, export, serve](serve.md): from networks to an HTTP service.
+# - [Distill, export, serve](serve.md): from networks to an HTTP service.
 # - [Which should I use?](../which.md): heads are not always the best choice.

@@ -3,7 +3,7 @@
 #
 # You have two folders that `Trainer` wrote: fine-tunes of one model. This tutorial turns them into one model that costs
 # little more than the first, as a pipeline of transformers and as one ONNX file. It needs
-# `pip install 'modebridge[transformers,onnx]' accelerate`.
+# `pip install '.[transformers,onnx]' accelerate`.
 #
 # ## Two folders
 #

@@ -165,4 +165,4 @@ print(found.probabilities.shape)
 # ## Next
 #
 # - [Segmentation](../segmentation.md): what is different for pixels, and what was measured on street scenes.
-# - nnU-Net: [a script](../../examples/nnunet_folds.py) from the folds of a trained model to one file.
+# - nnU-Net: `examples/nnunet_folds.py` goes from the folds of a trained model to one file.

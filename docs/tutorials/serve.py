@@ -1,8 +1,7 @@
 # %% [markdown]
-# # Distill, bridge, export, serve
+# # Distill, export, serve
 #
-# From three trained networks to an HTTP service that costs little more than one: distill a student, put a bridge beside
-# it, export one file, and serve it. It needs `pip install 'modebridge[serve]'`.
+# From three trained networks to an HTTP service that costs as much as one: distill them, export one file, and serve it. It needs `pip install '.[serve]'`.
 #
 # ## Three networks
 
@@ -35,46 +34,18 @@ student = mb.distill(
 )
 
 # %% [markdown]
-# ## A bridge beside the student
-#
-# The [bridge](../concepts/bridge.md) reads a feature map of the student and has one head per teacher. All heads share
-# one trunk, so three cost about as much as one.
-
-# %%
-bridge = mb.fit_bridge(
-    net,
-    [student, *modes],
-    train,
-    budget=0.05,
-    config=mb.TrainConfig(epochs=20, warmup=3),
-)
-print(f"{bridge.heads} heads, {bridge.share:.1%} of the FLOPs of one network")
+# ## What it is worth
 
 # %%
 ensembles = {
     "one network": mb.Ensemble(net, modes[:1]),
-    "student": mb.Ensemble(net, [student]),
-    "student + bridge": mb.Ensemble(net, [student], [bridge]),
+    "distilled": mb.Ensemble(net, [student]),
     "three networks": mb.Ensemble(net, modes),
 }
-print(f"{'members':20}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
-scores = {}
-for name, ensemble in ensembles.items():
-    scores[name] = mb.evaluate(ensemble.calibrate(valid), test)
-    s = scores[name]
-    print(f"{name:20}{f'x{s.cost.relative_flops:.2f}':>8}{s.accuracy:8.1%}{s.nll:8.3f}")
-
-# %% [markdown]
-# A bridge beside a student does not always pay: on digits the student alone is often better
-# ([frontier](../frontier.md#what-did-not-work)). So the validation images decide, not the test images above.
-
-# %%
-candidates = ("student", "student + bridge")
-valid_nll = {name: mb.evaluate(ensembles[name], valid).nll for name in candidates}
-chosen = min(candidates, key=valid_nll.get)
-print(
-    ", ".join(f"{name}: {value:.3f}" for name, value in valid_nll.items()), "->", chosen
-)
+for ensemble in ensembles.values():
+    ensemble.calibrate(valid)
+found = mb.compare(ensembles, test)
+print(found)
 
 # %% [markdown]
 # ## Export
@@ -82,17 +53,17 @@ print(
 # Class names and scores go into the file, where a reader of it finds them.
 
 # %%
+scores = found.scores["distilled"]
 done = mb.export(
-    ensembles[chosen],
+    ensembles["distilled"],
     "digits.onnx",
     example=digits.images[:1],
     valid=valid,
     classes=[f"digit {k}" for k in range(10)],
-    info={"scores": {"accuracy": scores[chosen].accuracy, "nll": scores[chosen].nll}},
+    info={"scores": {"accuracy": scores.accuracy, "nll": scores.nll}},
 )
-print(
-    f"{chosen}: {done.path.stat().st_size / 1e6:.2f} MB, differs from the library by at most {done.parity:.1e}"
-)
+size = done.path.stat().st_size / 1e6
+print(f"{size:.2f} MB, differs from the library by at most {done.parity:.1e}")
 
 # %% [markdown]
 # ## Serve
@@ -155,7 +126,7 @@ print(
 
 # %%
 with torch.no_grad():
-    expected = ensembles[chosen](image[None])[0]
+    expected = ensembles["distilled"](image[None])[0]
 print(f"{(torch.tensor(answer['probabilities']) - expected).abs().max():.1e}")
 
 # %%

@@ -1,4 +1,4 @@
-"""Bridge networks: part of a deep ensemble's gain at nearly the cost of one forward pass.
+"""One model of several trained classifiers: nearly as good as their average, at nearly the cost of one.
 
 Train (or load) modes, train a bridge to predict others from a feature of the first, and average.
 """
@@ -111,7 +111,10 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != f"modebridge.{name}":
                 raise
-    raise AttributeError(f"module 'modebridge' has no attribute '{name}'")
+    from modebridge.errors import near
+
+    said = "" if name.startswith("_") else f"; {near(name, __all__, 3)}"
+    raise AttributeError(f"module 'modebridge' has no attribute '{name}'{said}", obj=name)  # else Python adds its own
 
 
 def __dir__() -> list[str]:

@@ -236,13 +236,13 @@ def check_type(tensor: Tensor, name: str, what: str) -> None:
     # Integers are tokens or masks; bytes are images that were not scaled.
     if (name == IMAGES and not tensor.is_floating_point()) or tensor.dtype == torch.uint8:
         raise ModebridgeError(
-            f"Expected the {name} of {what} to be float tensors, but got {tensor.dtype}; divide uint8 images by 255 "
+            f"Expected the {name} {what} to be float tensors, but got {tensor.dtype}; divide uint8 images by 255 "
             "(integers such as tokens must come in dicts)."
         )
 
 
 def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
-    check_type(tensor, name, what)
+    check_type(tensor, name, f"of {what}")
     if tensor.dim() == 0 or len(tensor) != count:
         got = len(tensor) if tensor.dim() else "one number"
         raise ModebridgeError(

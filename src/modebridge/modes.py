@@ -177,12 +177,17 @@ def to_mode(net: nn.Module, given: Mode | nn.Module | Mapping[str, Any] | str | 
     )
 
 
-def to_modes(net: nn.Module, given: object) -> Any:
-    """Each of a list as a mode; one mode, or a curve, as it is."""
+def check_net(net: object) -> None:
+    """Raise an error for what is no network, such as modes or a path in its place."""
     if not isinstance(net, nn.Module):
         raise ModebridgeError(
             f"Expected net to be a torch.nn.Module, but got {type(net).__name__}; pass the network first, then modes."
         )
+
+
+def to_modes(net: nn.Module, given: object) -> Any:
+    """Each of a list as a mode; one mode, or a curve, as it is."""
+    check_net(net)
     if isinstance(given, nn.Module | Mapping | str | PathLike):
         raise ModebridgeError(f"Expected a list of modes, but got one {type(given).__name__}; put it in a list.")
     return [to_mode(net, one) for one in given] if isinstance(given, list | tuple) else given

@@ -19,11 +19,10 @@ PLANTED = [(name, by) for name in ALIKE for by in METHODS]
 # Some of its last units are dead on these images: only weights tell them apart.
 PLANTED.append(("torchvision mobilenet", "weights"))
 LONG = {("timm resnet18", "weights"), ("torchvision resnet18", "weights")}
+CASES = [pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in PLANTED]
 
 
-@pytest.mark.parametrize(
-    ("name", "by"), [pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in PLANTED]
-)
+@pytest.mark.parametrize(("name", "by"), CASES)
 def test_a_planted_renumbering_is_found_exactly(name, by):
     net = made(name)
     mode = Mode.from_module(net)

@@ -11,12 +11,9 @@ from modebridge.baselines import BatchEnsemble, RankOne
 from modebridge.baselines.baseline import replaced
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SameConv2d, resnet
+from modebridge.seeds import generator
 from modebridge.training import TrainConfig
 from tests.scenarios import fit_mode
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def explicit(rank_one, m):
@@ -45,17 +42,17 @@ def explicit(rank_one, m):
 @pytest.mark.parametrize("bias_each", [False, True])
 def test_a_layer_equals_explicit_layers(layer, shape, bias_each):
     members, layer = 3, copy.deepcopy(layer).double()
-    rank_one = RankOne(layer, members, seeded(), bias_each=bias_each)
+    rank_one = RankOne(layer, members, generator(0), bias_each=bias_each)
     assert torch.equal(rank_one.layer.weight, layer.weight)
     if rank_one.bias is not None:
-        nn.init.normal_(rank_one.bias, generator=seeded(1))
-    x = torch.randn(members * 2, *shape, dtype=torch.float64, generator=seeded(2))
+        nn.init.normal_(rank_one.bias, generator=generator(1))
+    x = torch.randn(members * 2, *shape, dtype=torch.float64, generator=generator(2))
     for m, (rows, given) in enumerate(zip(rank_one(x).chunk(members), x.chunk(members), strict=True)):
         torch.testing.assert_close(rows, explicit(rank_one, m)(given), rtol=1e-12, atol=1e-12)
 
 
 def test_vectors_are_drawn_around_one():
-    rank_one = RankOne(nn.Linear(2000, 1000), 4, seeded())
+    rank_one = RankOne(nn.Linear(2000, 1000), 4, generator(0))
     for vectors in (rank_one.r.detach(), rank_one.s.detach()):
         assert float(vectors.mean()) == pytest.approx(1, abs=0.03)
         assert float(vectors.std()) == pytest.approx(0.5, abs=0.03)
@@ -65,17 +62,15 @@ def test_vectors_are_drawn_around_one():
 @torch.no_grad()
 def test_a_network_equals_explicit_networks(norm):
     net = resnet("digits", norm, seed=0).double()
-    images = torch.rand(5, 1, 8, 8, dtype=torch.float64, generator=seeded())
-    baseline = BatchEnsemble(net, 3, example=images, generator=seeded()).eval()
+    images = torch.rand(5, 1, 8, 8, dtype=torch.float64, generator=generator(0))
+    baseline = BatchEnsemble(net, 3, example=images, generator=generator(0)).eval()
     for layer in baseline.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_(generator=seeded(1))
-            layer.running_var.uniform_(0.5, 2, generator=seeded(2))
-    baseline.net.head.bias.normal_(generator=seeded(3))
+            layer.running_mean.normal_(generator=generator(1))
+            layer.running_var.uniform_(0.5, 2, generator=generator(2))
+    baseline.net.head.bias.normal_(generator=generator(3))
     for m, logits in enumerate(baseline(images).chunk(3)):
-        layers = {
-            name: explicit(layer, m) for name, layer in baseline.net.named_modules() if isinstance(layer, RankOne)
-        }
+        layers = {name: explicit(one, m) for name, one in baseline.net.named_modules() if isinstance(one, RankOne)}
         alone = replaced(baseline.net, layers).eval()
         assert [name for name, _ in alone.named_parameters()] == [name for name, _ in net.named_parameters()]
         torch.testing.assert_close(logits, alone(images), rtol=1e-10, atol=1e-10)
@@ -85,16 +80,15 @@ def test_a_network_equals_explicit_networks(norm):
 
 def test_training_is_torchs_own_sgd_with_two_paces():
     net = nn.Sequential(nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 3))
-    batches = [(torch.randn(8, 4, generator=seeded(k)), torch.arange(8) % 3) for k in range(3)]
-    baseline = BatchEnsemble(net, 2, example=batches[0][0], generator=seeded())
+    batches = [(torch.randn(8, 4, generator=generator(k)), torch.arange(8) % 3) for k in range(3)]
+    baseline = BatchEnsemble(net, 2, example=batches[0][0], generator=generator(0))
     config = TrainConfig(epochs=2, lr=0.2, momentum=0.9, weight_decay=0.01)
     trained = fit_mode(baseline, batches, config=config)
     vectors = [p for name, p in baseline.named_parameters() if name.endswith((".r", ".s"))]
     others = [p for name, p in baseline.named_parameters() if not name.endswith((".r", ".s"))]
     assert len(vectors) == 4
-    sgd = torch.optim.SGD(
-        [{"params": others}, {"params": vectors, "weight_decay": 0.0}], lr=0.2, momentum=0.9, weight_decay=0.01
-    )
+    groups = [{"params": others}, {"params": vectors, "weight_decay": 0.0}]
+    sgd = torch.optim.SGD(groups, lr=0.2, momentum=0.9, weight_decay=0.01)
     for epoch in range(2):
         for group, share in zip(sgd.param_groups, (1.0, 0.5), strict=True):
             group["lr"] = share * config.lr * config.factor(epoch)

@@ -13,22 +13,19 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, ResNet
 from modebridge.scoring import module_cost
+from modebridge.seeds import generator
 from modebridge.types import State
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def tiny():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
-    return Mimo(net.double(), 2, example=torch.rand(1, 1, 4, 4, dtype=torch.float64), generator=seeded())
+    return Mimo(net.double(), 2, example=torch.rand(1, 1, 4, 4, dtype=torch.float64), generator=generator(0))
 
 
 @torch.no_grad()
 def test_in_use_the_image_is_repeated_on_channels():
     mimo = tiny()
-    images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=seeded())
+    images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=generator(0))
     conv, linear = mimo.net[0].conv, mimo.net[-1].linear
     assert (conv.in_channels, linear.out_features) == (2, 10)
     feature = F.silu(F.conv2d(images.repeat(1, 2, 1, 1), conv.weight, conv.bias)).mean((2, 3))
@@ -41,9 +38,9 @@ def test_in_training_each_member_answers_for_its_own_image():
     mimo = tiny()
     mode = Mode.from_module(mimo)
     objective = MimoObjective(mimo, mode)
-    images = torch.rand(5, 1, 4, 4, dtype=torch.float64, generator=seeded())
+    images = torch.rand(5, 1, 4, 4, dtype=torch.float64, generator=generator(0))
     labels = torch.tensor([0, 1, 2, 3, 4])
-    draw = objective.draw(5, seeded(7))
+    draw = objective.draw(5, generator(7))
     ((member, prepared),) = objective.prepare((images, labels), draw).items()
     pairs = draw["rows"].T.tolist()
     feature = torch.stack([torch.cat([images[a], images[b]]) for a, b in pairs])
@@ -56,7 +53,7 @@ def test_in_training_each_member_answers_for_its_own_image():
 
 def test_what_is_drawn():
     objective = MimoObjective(tiny(), Mode.from_module(tiny()))
-    rows = objective.draw(50, seeded())["rows"]
+    rows = objective.draw(50, generator(0))["rows"]
     assert rows.shape == (2, REPEATS * 50)
     for member in rows:
         assert member.bincount().tolist() == [REPEATS] * 50, "every member sees every image as often"
@@ -64,7 +61,7 @@ def test_what_is_drawn():
     same = float((rows[0] == rows[1]).double().mean())
     # Among the permuted rows a few meet themselves, or another copy of their image.
     assert SAME <= same < SAME + 0.05
-    assert not torch.equal(rows, objective.draw(50, seeded(1))["rows"])
+    assert not torch.equal(rows, objective.draw(50, generator(1))["rows"])
 
 
 def test_the_papers_network_costs_twice_what_is_printed():
@@ -93,11 +90,7 @@ class Twice(nn.Module):
     ("net", "shape", "message"),
     [
         (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), (2, 3), "convolution on images and ends with a linear layer"),
-        (
-            nn.Sequential(nn.Conv2d(3, 4, 1)),
-            (2, 3, 4, 4),
-            "convolution on images and ends with a linear layer, but got",
-        ),
+        (nn.Sequential(nn.Conv2d(3, 4, 1)), (2, 3, 4, 4), "on images and ends with a linear layer, but got"),
         (Twice(), (2, 3, 4, 4), "to run as MIMO on an example"),
     ],
 )

@@ -9,10 +9,7 @@ from torch import nn
 from modebridge.baselines import Packed
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+from modebridge.seeds import generator
 
 
 def unlike(net, seed):
@@ -20,7 +17,7 @@ def unlike(net, seed):
     with torch.no_grad():
         for tensor in (*net.parameters(), *net.buffers()):
             if tensor.is_floating_point() and tensor.dim() == 1:
-                tensor.add_(torch.rand(tensor.shape, dtype=tensor.dtype, generator=seeded(seed)))
+                tensor.add_(torch.rand(tensor.shape, dtype=tensor.dtype, generator=generator(seed)))
     return net
 
 
@@ -29,8 +26,8 @@ def unlike(net, seed):
 def test_the_papers_network_equals_narrow_ones(norm):
     wide = replace(SPECS["digits"], norm=norm)
     narrow = replace(wide, widths=(4, 8, 16), stem=(4, 3, 1))
-    images = torch.rand(5, 1, 8, 8, dtype=torch.float64, generator=seeded())
-    networks = [unlike(ResNet(narrow, seeded(k)).double().eval(), k) for k in range(4)]
+    images = torch.rand(5, 1, 8, 8, dtype=torch.float64, generator=generator(0))
+    networks = [unlike(ResNet(narrow, generator(k)).double().eval(), k) for k in range(4)]
     packed = Packed(ResNet(wide).double(), 4, example=images).eval()
     packed.fill(networks)
     expected = torch.cat([network(images) for network in networks])
@@ -41,24 +38,17 @@ def test_the_papers_network_equals_narrow_ones(norm):
 def any_net(width=12, classes=5):
     """A hidden linear layer, a depthwise convolution and a grouped norm."""
     return nn.Sequential(
-        nn.Conv2d(2, width, 3),
-        nn.GroupNorm(width // 2, width),
-        nn.Conv2d(width, width, 3, groups=width),
-        nn.SiLU(),
-        nn.Conv2d(width, 2 * width, 1, bias=False),
-        nn.BatchNorm2d(2 * width),
-        nn.Flatten(),
-        nn.Linear(2 * width * 4, width),
-        nn.SiLU(),
-        nn.Linear(width, classes),
+        *(nn.Conv2d(2, width, 3), nn.GroupNorm(width // 2, width)),
+        *(nn.Conv2d(width, width, 3, groups=width), nn.SiLU()),
+        *(nn.Conv2d(width, 2 * width, 1, bias=False), nn.BatchNorm2d(2 * width)),
+        *(nn.Flatten(), nn.Linear(2 * width * 4, width), nn.SiLU(), nn.Linear(width, classes)),
     ).double()
 
 
 @torch.no_grad()
 def test_any_network_is_cut_into_narrow_ones():
-    images = torch.rand(4, 2, 6, 6, dtype=torch.float64, generator=seeded())
+    images = torch.rand(4, 2, 6, 6, dtype=torch.float64, generator=generator(0))
     packed = Packed(any_net(), 3, example=images).eval()
-
     networks = [unlike(any_net(4).eval(), k) for k in range(3)]
     packed.fill(networks)
     torch.testing.assert_close(packed(images), torch.cat([net(images) for net in networks]), rtol=1e-10, atol=1e-10)

@@ -14,18 +14,15 @@ WORDS = {"play": "song music loud band", "pay": "bill card money bank", "go": "r
 
 @pytest.mark.filterwarnings("ignore")  # these networks learn nothing
 def test_every_row_has_scores(tmp_path, monkeypatch):
-    rows = [
-        [f"{intent} {word} {k}", intent] for k in range(12) for intent, many in WORDS.items() for word in many.split()
-    ]
+    rows = [[f"{name} {word} {k}", name] for k in range(12) for name, many in WORDS.items() for word in many.split()]
     splits = {"train": rows, "val": rows[:60], "test": rows[30:90], "oos_test": [["what is this", "oos"]] * 20}
     (tmp_path / "data.json").write_text(json.dumps(splits))
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import intents
 
     out = tmp_path / "out.json"
-    monkeypatch.setattr(
-        sys, "argv", ["intents.py", str(tmp_path / "data.json"), "--seeds", "3", "--epochs", "1", "--out", str(out)]
-    )
+    options = "--seeds", "3", "--epochs", "1", "--out", str(out)
+    monkeypatch.setattr(sys, "argv", ["intents.py", str(tmp_path / "data.json"), *options])
     intents.main()
     (table,) = json.loads(out.read_text())["tables"]
     found = table["rows"]

@@ -5,14 +5,7 @@ import torch
 from torch import nn
 
 from modebridge import trees
-from modebridge.bridges import (
-    Bridge,
-    Heads,
-    ensemble_target,
-    heads_target,
-    mode_target,
-    plan_bridge,
-)
+from modebridge.bridges import Bridge, Heads, ensemble_target, heads_target, mode_target, plan_bridge
 from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble

@@ -17,7 +17,7 @@ from modebridge.cli.app import app
 from modebridge.cli.files import example_images
 from modebridge.data import load_digits
 from modebridge.deploy import DeployedEnsemble
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, install
 from modebridge.recipes import find_recipe
 from tests.runs.small import finished
 
@@ -56,6 +56,8 @@ def test_what_export_says(made):
     root, answer, _ = made
     assert "Members: mode-0 + I-0-1-small + I-0-2-small; x1.0" in answer.stdout.replace("\n", " ")
     assert "Parity: the file's probabilities are within" in answer.stdout
+    assert "# classify images, or --examples\n" in answer.stdout
+    assert answer.stdout.endswith("# answer over HTTP\n")
     meta = DeployedEnsemble.load(root / "fast.onnx").meta
     assert meta["about"].startswith("digits, seed 0")
     assert f"accuracy {100 * meta['scores']['accuracy']:.2f} %" in answer.stdout.replace("\n", " ")
@@ -131,18 +133,27 @@ def test_wrong_wishes(made):
     assert answer.stdout == ""
 
 
-def test_a_file_for_an_average_cost(made):
-    root, _, _ = made
-    members = ("--members", "mode-0,I-0-1-small", "--average-cost", "1.02")
-    answer = invoke("export", root / "run", root / "cheap.onnx", *members)
+def test_a_file_for_an_average_cost_with_sets_and_answers(made, monkeypatch):
+    root, file = made[0], made[0] / "cheap.onnx"
+    options = ("--members", "mode-0,I-0-1-small", "--average-cost", "1.02", "--coverage", 0.8, "--risk", 0.9)
+    monkeypatch.setattr("modebridge.cli.files.find_spec", lambda name: None)
+    answer = invoke("export", root / "run", file, *options)
     assert answer.exit_code == 0, answer.output
     assert "Threshold: 0." in answer.stdout
-    meta = DeployedEnsemble.load(root / "cheap.onnx").meta
+    assert "Sets: coverage 0.8, fitted on" in answer.stdout, answer.output
+    assert "wrong, with 95% confidence" in " ".join(answer.stdout.split())
+    assert answer.stdout.endswith(f"# answer over HTTP, after {install('serve')}\n")
+    meta, image = DeployedEnsemble.load(file).meta, root / "images" / "grey.png"
     assert 0 < meta["threshold"] < 1
+    assert {"set", "answered"} <= set(invoke("predict", file, image).stdout.split())
     for threshold, used in (("0", 1), ("2", 2)):
-        image = root / "images" / "grey.png"
-        (record,) = lines(invoke("predict", root / "cheap.onnx", image, "--threshold", threshold, "--json"))
+        (record,) = lines(invoke("predict", file, image, "--threshold", threshold, "--json"))
         assert record["used"] == used
+        assert record["class"] in record["set"]
+        assert record["answered"] == (record["probability"] >= meta["answers"]["threshold"])
+    for options, words in ((("--coverage", 1.5), "coverage to be between 0 and 1"), (("--risk", 1e-6), "show none")):
+        refused = invoke("export", root / "run", file, "--members", "mode-0", *options)
+        assert words in str(refused.exception), refused.output
 
 
 def test_the_installed_program(made, tmp_path):
@@ -156,20 +167,6 @@ def test_the_installed_program(made, tmp_path):
     assert done.returncode == 1, done.stderr
     assert "Skipped 1 of 2 images that could not be read." in done.stderr
     assert all(text in done.stdout for text in ("grey.png", "entropy"))
-    assert done.stdout.split()[-1] == "3", "members used"
+    assert next(line for line in done.stdout.splitlines() if "grey" in line).split()[-1] == "3", "members used"
+    assert "mutual: how much the members disagree, in nats. members: how many of them ran." in done.stdout
     assert list(tmp_path.rglob("*")) == []
-
-
-def test_sets_and_answers_are_exported_and_shown(made):
-    root, file = made[0], made[0] / "rules.onnx"
-    answer = invoke("export", root / "run", file, "--members", "mode-0,mode-1", "--coverage", 0.8, "--risk", 0.9)
-    assert "Sets: coverage 0.8, fitted on" in answer.stdout, answer.output
-    assert "wrong, with 95% confidence" in " ".join(answer.stdout.split())
-    shown = invoke("predict", file, root / "images" / "grey.png")
-    assert {"set", "answered"} <= set(shown.stdout.split())
-    (record,) = lines(invoke("predict", file, root / "images" / "grey.png", "--json"))
-    assert record["class"] in record["set"]
-    assert record["answered"] == (record["probability"] >= DeployedEnsemble.load(file).meta["answers"]["threshold"])
-    for options, words in ((("--coverage", 1.5), "coverage to be between 0 and 1"), (("--risk", 1e-6), "show none")):
-        refused = invoke("export", root / "run", file, "--members", "mode-0", *options)
-        assert words in str(refused.exception), refused.output

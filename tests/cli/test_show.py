@@ -39,7 +39,7 @@ def test_advice_keeps_to_its_budgets(run: Path, unit: str, options: tuple[object
     assert advice["exact"]
     assert advice["optimism"] >= 0
     shown = " ".join(invoke("advise", run, "--budget", 2.5, "--cost-unit", unit, *options).split())
-    assert "* Use mode " in shown
+    assert "* Use one network" in shown
     # What was chosen on validation images is tested on others, and the score is that of every table.
     threshold = advice["chosen"]["threshold"]
     scored = read_answers(RunFolder(run, writes=False)).score(advice["chosen"]["members"], threshold=threshold)
@@ -80,6 +80,7 @@ def test_costs_of_networks_of_another_kind() -> None:
     assert costs["packed ensemble, 4 members, width x2"] == pytest.approx((1.0, 1.0), abs=0.03)
     assert [name for name, row in rows.items() if "paper_flops" not in row] == ["packed ensemble, 4 members, width x2"]
     shown = invoke("cost", "digits", *settings, "--paper")
+    assert "digits frn" in shown
     assert "FLOPs[P]" in shown
     assert "[P]: as in the paper" in " ".join(shown.split())
 

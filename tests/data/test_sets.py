@@ -80,9 +80,8 @@ def test_tiny_imagenet_is_shuffled_and_split(tmp_path: Path) -> None:
     root = tmp_path / "tiny-imagenet-200"
     for k in range(4):
         for n in range(10):
-            picture(
-                root / "train" / f"n0{k}" / "images" / f"n0{k}_{n}.JPEG", (64, 64), seed=k, mode="L" if n else "RGB"
-            )
+            image = root / "train" / f"n0{k}" / "images" / f"n0{k}_{n}.JPEG"
+            picture(image, (64, 64), seed=k, mode="L" if n else "RGB")
     notes = []
     for n in range(5):
         picture(root / "val" / "images" / f"val_{n}.JPEG", (64, 64), seed=n)

@@ -28,26 +28,18 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.conftest import ALL_OUTPUTS
 from tests.deploy.scenes import check_says_what_the_library_says, png
+from tests.networks import Tokens
 
-LENGTH, WORDS = 6, 11
+LENGTH, WORDS = 6, 20
 FITTED = Calibration(0.8, 1.2)
 COLOR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 
 
-class Reader(nn.Module):
+class Reader(Tokens):
     """Inputs by name (one of which it ignores) and an object that holds logits, as Hugging Face's transformers."""
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.embed = nn.Embedding(WORDS, 8)
-            self.mixed = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-            self.head = nn.Linear(8, 3)
-
     def forward(self, input_ids, attention_mask=None, token_type_ids=None):
-        x = self.mixed(self.embed(input_ids) * attention_mask[..., None])
-        return SimpleNamespace(logits=self.head(x.mean(1)))
+        return SimpleNamespace(logits=super().forward(input_ids, attention_mask))
 
 
 def inputs(count, seed=0):
@@ -70,7 +62,7 @@ def own():
     nets = [Reader(seed).eval() for seed in range(2)]
     modes = [Mode.from_module(net) for net in nets]
     bodies = [VectorBody(width, 4, 3, layout="tokens") for width in (8, 16)]
-    bridges = [Bridge(bodies[0], modes[:1], "mixed", name="I"), Bridge(bodies[1], modes, "mixed", name="II")]
+    bridges = [Bridge(bodies[0], modes[:1], "block", name="I"), Bridge(bodies[1], modes, "block", name="II")]
     return Ensemble(nets[0], modes, bridges)
 
 

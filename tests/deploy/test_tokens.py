@@ -8,28 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import modebridge as mb
 from modebridge.deploy.serve import ServeConfig, application
-
-
-class Reader(nn.Module):
-    """Embeddings with attention; with `fixed`, a network for one length only."""
-
-    def __init__(self, seed: int, fixed: int = 0) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embed = nn.Embedding(20, 8)
-        self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-        self.place = nn.Parameter(torch.randn(fixed, 8)) if fixed else None
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        embedded = self.embed(input_ids)
-        embedded = embedded if self.place is None else embedded + self.place
-        seen = attention_mask[..., None].to(embedded.dtype)
-        return self.head((self.block(embedded) * seen).sum(dim=1) / seen.sum(dim=1))
+from tests.networks import Tokens
+from tests.scenarios import quick
 
 
 def tokens(rows: int, length: int) -> dict[str, Tensor]:
@@ -37,23 +21,28 @@ def tokens(rows: int, length: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": (ids > 2).long() | (torch.arange(length) == 0)}
 
 
-def ensemble(fixed: int = 0) -> mb.Ensemble:
-    net = Reader(0, fixed)
-    modes = [mb.Mode.from_module(Reader(seed, fixed)) for seed in range(2)]
-    train = [{**tokens(12, 8), "labels": torch.arange(12) % 3}]
-    config = mb.TrainConfig(epochs=1)
-    bridge = mb.fit_bridge(net, modes, train, budget=0.3, target="labels", tap="block", config=config)
-    return mb.Ensemble(net, modes, [bridge])
+TRAIN = [{**tokens(12, 8), "labels": torch.arange(12) % 3}]
 
 
-@pytest.mark.parametrize(
-    ("name", "threshold"),
-    [("file.onnx", None), ("file.pt2", None), ("cascade.onnx", 0.5)],
-    ids=["onnx", "pt2", "cascade"],
-)
-def test_any_length(name: str, threshold: float | None, tmp_path: Path) -> None:
-    fast = ensemble()
-    file = mb.export(fast, tmp_path / name, tokens(12, 8), threshold=threshold)
+def ensemble(bases: int = 2, **options: Any) -> mb.Ensemble:
+    net, modes = Tokens(0), [mb.Mode.from_module(Tokens(seed)) for seed in range(2)]
+    options = {"budget": 0.3, "tap": "block", "config": quick(1), **options}
+    return mb.Ensemble(net, modes[:bases], [mb.fit_bridge(net, modes, TRAIN, target="labels", **options)])
+
+
+@pytest.fixture(scope="module")
+def fast() -> mb.Ensemble:
+    return ensemble()
+
+
+@pytest.fixture(scope="module")
+def onnx(fast: mb.Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return mb.export(fast, tmp_path_factory.mktemp("tokens") / "file.onnx", tokens(12, 8))
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("onnx", None), ("file.pt2", None), ("cascade.onnx", 0.5)])
+def test_any_length(fast: mb.Ensemble, onnx: Any, name: str, threshold: float | None, tmp_path: Path) -> None:
+    file = onnx if name == "onnx" else mb.export(fast, tmp_path / name, tokens(12, 8), threshold=threshold)
     assert file.parity < 1e-5
     for length in (1, 5, 30):
         for rows in (1, 3):
@@ -70,20 +59,18 @@ def test_any_length(name: str, threshold: float | None, tmp_path: Path) -> None:
 
 
 def test_a_network_for_one_length(tmp_path: Path) -> None:
-    fast = ensemble(fixed=8)
-    file = mb.export(fast, tmp_path / "file.onnx", tokens(12, 8))
+    net = Tokens(0, fixed=8)
+    file = mb.export(mb.Ensemble(net, [net]), tmp_path / "file.onnx", tokens(12, 8))
     assert file.meta["inputs"]["input_ids"]["shape"] == [8]
     with pytest.raises(mb.ModebridgeError, match="pad or cut them"):
         file(tokens(2, 7))
 
 
-def test_the_server_takes_tokens(tmp_path: Path) -> None:
+def test_the_server_takes_tokens(fast: mb.Ensemble, onnx: Any) -> None:
     from starlette.testclient import TestClient
 
-    fast = ensemble()
-    file = mb.export(fast, tmp_path / "file.onnx", tokens(12, 8))
     rows = [tokens(1, length) for length in (3, 7, 3, 12, 7, 7)]
-    with TestClient(application(file, ServeConfig(wait_ms=50))) as client:
+    with TestClient(application(onnx, ServeConfig(wait_ms=50))) as client:
 
         def ask(row: dict[str, Tensor]) -> Any:
             return client.post("/predict", json={name: tensor[0].tolist() for name, tensor in row.items()})
@@ -102,3 +89,21 @@ def test_the_server_takes_tokens(tmp_path: Path) -> None:
             assert answer.json()["detail"].startswith("Expected ")
         assert client.post("/predict", json={"input_ids": [99], "attention_mask": [1]}).status_code == 400
         assert client.post("/predict", content=b"\xff").status_code == 400
+        unknown = {**rows[0], "input_ids": torch.full_like(rows[0]["input_ids"], 99)}
+        with ThreadPoolExecutor(6) as pool:  # in one batch with others, which are answered
+            codes = [answer.status_code for answer in pool.map(ask, [rows[0], unknown, rows[2]])]
+        assert codes == [200, 400, 200]
+
+
+def test_padding_changes_nothing(tmp_path: Path) -> None:
+    """Heads read the tokens that the mask keeps: an answer does not depend on the other sequences of its batch."""
+    short = {**tokens(3, 5), "attention_mask": torch.ones(3, 5, dtype=torch.long)}
+    longer = {name: torch.nn.functional.pad(tensor, (0, 4)) for name, tensor in short.items()}
+    for budget in (0.15, 1.0):  # a perceptron, and token-wise layers before it
+        fast = ensemble(bases=1, budget=budget, tap="embed", config=quick(3))
+        torch.testing.assert_close(fast.members(longer)[1:], fast.members(short)[1:], atol=1e-6, rtol=0)
+    file = mb.export(fast, tmp_path / "padded.onnx", longer)
+    torch.testing.assert_close(torch.from_numpy(file(short).probabilities), fast(short), atol=1e-5, rtol=0)
+    two = mb.Ensemble(Tokens(0), [Tokens(seed) for seed in range(2)])
+    cascade = mb.Cascade(two).calibrate(TRAIN, average_cost=1.5)  # batches are dicts
+    assert 1 < mb.evaluate(cascade, TRAIN).cost.relative_flops < 2

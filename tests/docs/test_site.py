@@ -13,7 +13,7 @@ import modebridge
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools" / "docs"
-NOTEBOOKS = ("adapters", "checkpoints", "digits", "finetunes", "serve")
+NOTEBOOKS = ("adapters", "checkpoints", "digits", "finetunes", "segmentation", "serve")
 
 
 @pytest.fixture

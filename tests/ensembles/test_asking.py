@@ -17,6 +17,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, run
 from tests.deploy.scenes import ensemble, images
+from tests.networks import Tokens
 from tests.scenarios import tiny_net
 
 
@@ -147,7 +148,7 @@ def whole():
     ("given", "words"),
     [
         ((BATCH * 255).to(torch.uint8), r"to be float tensors, but got torch.uint8; divide uint8 images by 255"),
-        ({"images": (BATCH * 255).to(torch.uint8)}, "images of a call to be float tensors, but got torch.uint8"),
+        ({"images": (BATCH * 255).to(torch.uint8)}, "the images you passed to be float tensors, but got torch.uint8"),
         ((BATCH * 9).long(), "to be float tensors, but got torch.int64"),
         (BATCH > 0.5, "to be float tensors, but got torch.bool"),
         (BATCH.to(torch.complex64), "to be float tensors, but got torch.complex64"),
@@ -157,9 +158,9 @@ def whole():
         (BATCH.to("meta"), "to be on cpu, where the ensemble is, but got meta; move them"),
         (BATCH.numpy(), "a tensor or a dict of tensors, but got ndarray; convert arrays with torch.from_numpy"),
         ([*BATCH], "but got list; .* stack lists of images with torch.stack"),
-        ({"images": BATCH, "flag": True}, "'flag' of a call to be a tensor, but got bool"),
+        ({"images": BATCH, "flag": True}, "'flag' you passed to be a tensor, but got bool"),
         ({"picture": BATCH}, "unexpected keyword argument 'picture'"),
-        ({}, "a call to hold images, but got none"),
+        ({}, "the inputs you passed to hold images, but got none"),
     ],
 )
 def test_what_it_cannot_take_is_a_sentence(whole, given, words):
@@ -201,22 +202,9 @@ def test_half_precision_images_and_an_error_that_is_not_about_them():
         own(BATCH)
 
 
-class Texts(nn.Module):
-    """Tokens to logits, by position or by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(11, 4)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, input_ids, attention_mask=None):
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return self.head((self.table(input_ids) * mask[..., None]).mean(1))
-
-
 @torch.no_grad()
 def test_tokens_are_whole_numbers():
-    net = Texts()
+    net = Tokens().eval()
     own = Ensemble(net, [Mode.from_module(net)])
     ids = torch.arange(10).view(2, 5)
     expected = net(ids).softmax(-1)
@@ -225,4 +213,4 @@ def test_tokens_are_whole_numbers():
     with pytest.raises(ModebridgeError, match=r"to be float tensors, but got torch\.uint8"):
         own(ids.to(torch.uint8))
     with pytest.raises(ModebridgeError, match="index out of range"):
-        own(ids + 5)
+        own(ids + 20)

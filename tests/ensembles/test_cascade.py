@@ -11,68 +11,64 @@ from torch import nn
 import modebridge as mb
 from modebridge.ensembles import average, cascaded, scale
 from modebridge.scoring import cost
-from tests.scenarios import blobs, loader, modes, tiny_net
+from tests.deploy.scenes import headed, images
+
+VALID = [(images(32, 1), torch.arange(32) % 4)]
 
 
-def members() -> mb.Ensemble:
-    net, two = tiny_net(), modes(2)
-    bridge = mb.fit_bridge(net, two, loader(), budget=0.3, config=mb.TrainConfig(epochs=1, progress=False))
-    return mb.Ensemble(net, two, [bridge])
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_it_is_the_mixture_of_both() -> None:
-    both, images = members(), blobs(40, seed=3).images
-    cascade = mb.Cascade(both).calibrate(loader(32), average_cost=1.5)
-    first = scale(both.members(images)[0], cascade.first_temperature)
-    full = scale(average(both.members(images)), both.temperature)
+    both, batch = headed(), images(40, 3)
+    cascade = mb.Cascade(both).calibrate(VALID, average_cost=1.5)
+    first = scale(both.members(batch)[0], cascade.first_temperature)
+    full = scale(average(both.members(batch)), both.temperature)
     wanted, unsure = cascaded(first, full, cascade.threshold)
     assert 0 < int(unsure.sum()) < 40
-    torch.testing.assert_close(cascade(images), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(cascade(batch), wanted, rtol=1e-5, atol=1e-6)
     cascade.threshold = 0.0
-    torch.testing.assert_close(cascade(images), first)
+    torch.testing.assert_close(cascade(batch), first)
     cascade.threshold = 2.0
-    torch.testing.assert_close(cascade(images), full, rtol=1e-5, atol=1e-6)
-    assert cascade(images[:0]).shape == (0, 3)
+    torch.testing.assert_close(cascade(batch), full, rtol=1e-5, atol=1e-6)
+    assert cascade(batch[:0]).shape == (0, 4)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_others_run_only_where_they_are_needed() -> None:
-    both = members()
-    cascade = mb.Cascade(both).calibrate(loader(32), average_cost=1.25)
+    both = headed()
+    cascade = mb.Cascade(both).calibrate(VALID, average_cost=1.25)
     seen: list[int] = []
     both.bases[1].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    images = blobs(32, seed=0).images
-    _, unsure = cascade.answer(images)
+    _, unsure = cascade.answer(VALID[0][0])
     assert seen == [int(unsure.sum())]
-    scores = mb.evaluate(cascade, [(images, blobs(32).labels)])
+    scores = mb.evaluate(cascade, VALID)
     share = float(unsure.double().mean())
-    whole = cost(both, images).relative_flops
+    whole = cost(both, VALID[0][0]).relative_flops
     assert (scores.deferred_share, scores.threshold) == (share, cascade.threshold)
     assert scores.cost.relative_flops == pytest.approx(1 + share * (whole - 1))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_it_is_exported(tmp_path: Path) -> None:
-    cascade, images = mb.Cascade(members()).calibrate(loader(32), average_cost=1.5), blobs(16, seed=5).images
-    file = mb.export(cascade, tmp_path / "cascade.onnx", images)
+    cascade, batch = mb.Cascade(headed()).calibrate(VALID, average_cost=1.5), images(16, 5)
+    file = mb.export(cascade, tmp_path / "cascade.onnx", batch)
     assert file.cascade
     assert file.meta["threshold"] == pytest.approx(cascade.threshold)
-    torch.testing.assert_close(torch.from_numpy(file(images).probabilities), cascade(images), rtol=0, atol=1e-5)
+    unsure = cascade.answer(batch)[1].tolist()
+    assert set(unsure) == {False, True}
+    assert file(batch).used.tolist() == [6 if one else 1 for one in unsure]
+    torch.testing.assert_close(torch.from_numpy(file(batch).probabilities), cascade(batch), rtol=0, atol=1e-5)
     with pytest.raises(mb.ModebridgeError, match="the threshold of the cascade, but got another one"):
-        mb.export(cascade, tmp_path / "cascade.onnx", images, threshold=0.3)
+        mb.export(cascade, tmp_path / "cascade.onnx", batch, threshold=0.3)
 
 
 def test_what_cannot_be_one() -> None:
     net = nn.Linear(4, 3)
-    one = mb.Ensemble(net, [net])
+    two = mb.Ensemble(net, [net, nn.Linear(4, 3)])
+    data = [(torch.rand(8, 4), torch.arange(8) % 3)]
     for make, words in (
         (lambda: mb.Cascade(net), "as an Ensemble, but got Linear"),
-        (lambda: mb.Cascade(one, threshold=-1), "threshold to be at least 0, but got -1"),
+        (lambda: mb.Cascade(mb.Ensemble(net, [net])), "two networks or more, but got one; pass several modes"),
+        (lambda: mb.Cascade(two, threshold=-1), "threshold to be at least 0, but got -1"),
+        (lambda: mb.Cascade(two).calibrate(data)(data[0][0]), "to have a threshold, but got none; call calibrate"),
+        (lambda: mb.Cascade(two).calibrate(data, 2.2), r"between 1 and the 2 networks of the cascade, but got 2\.2"),
         (lambda: mb.Cascade(mb.Ensemble(net, [net], mean="logarithmic")), "mean of probabilities for a cascade"),
     ):
         with pytest.raises(mb.ModebridgeError, match=words):
             make()
-    data = [(torch.rand(8, 4), torch.arange(8) % 3)]
-    with pytest.raises(mb.ModebridgeError, match=r"between 1 and the 1 networks of the cascade, but got 1\.2"):
-        mb.Cascade(one).calibrate(data, average_cost=1.2)

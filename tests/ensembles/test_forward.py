@@ -68,9 +68,8 @@ def test_an_ensemble_with_the_logarithmic_mean():
     assert "mean" not in repr(plain)
     # Its temperature is that of its own mean, on labels that it mostly gets right.
     labels = torch.where(torch.arange(40) % 5 == 0, by_hand.argmin(-1), by_hand.argmax(-1))
-    assert float(found.calibrate([(images, labels)]).temperature) == pytest.approx(
-        fit_temperature(by_hand, labels), rel=1e-4
-    )
+    wanted = pytest.approx(fit_temperature(by_hand, labels), rel=1e-4)
+    assert float(found.calibrate([(images, labels)]).temperature) == wanted
     assert abs(float(found.temperature / plain.calibrate([(images, labels)]).temperature) - 1) > 1e-3
 
 

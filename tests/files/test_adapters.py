@@ -85,6 +85,12 @@ def test_only_the_adapter_is_stored(folder: Path) -> None:
         bert(1).save_pretrained(folder / "base")  # type: ignore[operator]
     with pytest.raises(mb.ModebridgeError, match="to have the weights that the adapter was saved with"):
         mb.load(folder / "both")
+    # The adapter may have any name.
+    with quiet():
+        named = peft.PeftModel.from_pretrained(base(folder), folder / "adapter0", adapter_name="mine")
+    own = mb.Ensemble(named, mb.load_checkpoints(named, [folder / "adapter0", folder / "adapter1"]))
+    own.save(folder / "own")
+    assert torch.equal(mb.load(folder / "own")(tokens), own(tokens))
     # What its base's name no longer gives is stored whole.
     both.save(folder / "whole")
     assert torch.equal(mb.load(folder / "whole", net=net)(tokens), both(tokens))
@@ -114,6 +120,13 @@ def test_adapters_train_alone(folder: Path) -> None:
 
 def test_adapters_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
     net = adapted(folder, 0)
+    bert(0).save_pretrained(folder / "moved")  # type: ignore[operator]
+    config = (folder / "adapter1" / "adapter_config.json").read_text()
+    (folder / "adapter1" / "adapter_config.json").write_text(config.replace(f"{folder}/base", f"{folder}/moved"))
+    with pytest.warns(UserWarning, match="was trained on '.*moved', but the network's base is '.*base'"):
+        mb.load_checkpoint(net, folder / "adapter1")
+    with pytest.raises(mb.ModebridgeError, match="for all; load its adapter with is_trainable=True"):
+        mb.fit_modes([net.requires_grad_(False)], [{**batch(), "labels": torch.arange(12) % 3}])
     with pytest.raises(mb.ModebridgeError, match="Expected a network with an adapter"):
         mb.load_checkpoint(base(folder), folder / "adapter0")
     for name, options, message in (

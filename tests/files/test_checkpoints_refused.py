@@ -108,6 +108,7 @@ def test_files_that_are_no_weights(tmp_path, content, words):
 def test_paths_that_are_no_weights(tmp_path):
     refused(tmp_path / "none.pt", "to be a weight file, but got 'No such file or directory'; check")
     refused(tmp_path / ("a" * 300), "to be a weight file, but got 'File name too long'")
+    refused(NET, "net to be a torch.nn.Module, but got str; pass the network first", net="first.pth")
     with pytest.raises(ModebridgeError, match="to be a weight file, but got 'Is a directory'"):
         load_checkpoint(NET, tmp_path)
     with pytest.raises(ModebridgeError, match=r"to contain weight files \(\.safetensors, .*\), but got none"):

@@ -99,6 +99,18 @@ def test_folders_that_do_not_fit(runs: Path, tmp_path: Path) -> None:
     vit(0).vit.save_pretrained(backbone)  # type: ignore[union-attr,operator]
     with pytest.raises(mb.ModebridgeError, match="are missing; use a checkpoint of the fine-tuned network"):
         mb.load_checkpoint(vit(0), backbone)
+    # Of the same shapes, other functions: what differs is named; what only training uses may differ.
+    net = vit(0, id2label={0: "Cat", 1: "fish", 2: "owl"})
+    for options, message in (
+        ({"id2label": {0: "owl", 1: "fish", 2: "cat"}}, "class 0 of .* to be 'Cat', .* but got 'owl'; train both"),
+        ({"hidden_act": "relu"}, "to have hidden_act gelu, as the network does, but got relu"),
+        ({"num_attention_heads": 3}, "to have num_attention_heads 2, .* got 3"),
+    ):
+        vit(1, **options).save_pretrained(tmp_path / "other")  # type: ignore[operator]
+        with pytest.raises(mb.ModebridgeError, match=message):
+            mb.load_checkpoints(net, [runs / "vit" / "run0", tmp_path / "other"])
+    vit(1, hidden_dropout_prob=0.5, initializer_range=0.1).save_pretrained(tmp_path / "other")  # type: ignore[operator]
+    assert len(mb.load_checkpoints(net, [runs / "vit" / "run0", tmp_path / "other"])) == 2, "and labels without names"
     (runs / "vit" / "run1" / "model.safetensors").unlink()
     with pytest.raises(mb.ModebridgeError, match="in safetensors, but got"):
         mb.load_checkpoint(vit(0), runs / "vit" / "run1")

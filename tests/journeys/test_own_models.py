@@ -76,7 +76,7 @@ def test_dict_batches_all_the_way():
     mask = torch.zeros(12, 16).long()
     mask[:, 0] = 1
     assert not torch.allclose(fast(inputs), fast({**inputs, "mask": mask}))
-    with pytest.raises(ModebridgeError, match="mixup to be 0 for integers such as tokens and masks, but got"):
+    with pytest.raises(ModebridgeError, match=r"beside 'mask' .*, but got 'pixel_values' of .*set mixup=0"):
         mb.fit_bridge(net, curve, train, budget=0.2, config=QUICK)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from modebridge.cli.app import app
 from modebridge.deploy import DeployedEnsemble
@@ -19,13 +19,14 @@ from modebridge.runs import RunFolder, read_answers
 from modebridge.training import fit_modes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
-SHORT = [f"--set={key}" for key in ("curve.epochs=1", "bridge.epochs=1", "data.train=60", "data.test=80")]
+ONES = "curve.epochs", "bridge.epochs", "student_epochs"
+SHORT = ["--set=data.train=60", "--set=data.test=80", *(f"--set={key}=1" for key in ONES)]
 
 
-def invoke(*arguments: object) -> str:
+def invoke(*arguments: object) -> Result:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,13 @@ def test_it_ends_with_the_same_table_as_the_demo(run: Path) -> None:
     assert answers.test["mode-0"].shape == (80, 10)
     assert "my-recipe" in (run / "report.html").read_text()
     assert json.loads((run / "data.json").read_text())["image"] == [3, 32, 32]
-    assert json.loads(invoke("advise", run, "--json"))["chosen"]["members"][0].startswith("mode-")
+    advice = invoke("advise", run, "--json")
+    assert json.loads(advice.stdout)["chosen"]["members"][0].startswith("mode-")
+    # The example splits its validation images off train: that is said wherever something is fitted on them.
+    for said in (results["warnings"][-1], (run / "report.html").read_text(), advice.stderr):
+        assert "that no checkpoint was trained on: return (train, valid, test)" in said
+    shown = invoke("cost", run.parent / "my_recipe.py").stdout
+    assert all(words not in shown for words in ("frn", "one heads")), shown
 
 
 @pytest.mark.slow
@@ -70,11 +77,11 @@ def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_verbs_that_need_no_weights(run: Path) -> None:
-    timed = json.loads(invoke("bench", run, "--batch", "1", "--device", "cpu", "--json"))["rows"]
+    timed = json.loads(invoke("bench", run, "--batch", "1", "--device", "cpu", "--json").stdout)["rows"]
     assert [row["name"] for row in timed[:3]] == ["one network", "one network + 1 head", "two networks"]
-    rows = {row["name"]: row for row in json.loads(invoke("cost", run.parent / "my_recipe.py", "--json"))}
+    rows = {row["name"]: row for row in json.loads(invoke("cost", run.parent / "my_recipe.py", "--json").stdout)}
     assert rows["one network"]["relative_flops"] == 1.0
-    assert "correspondence" in invoke("study", "correspondence", "--out", run)
+    assert "correspondence" in invoke("study", "correspondence", "--out", run).stdout
 
 
 def test_the_best_checkpoint_comes_first_unless_told(tmp_path: Path) -> None:
@@ -86,13 +93,15 @@ def test_the_best_checkpoint_comes_first_unless_told(tmp_path: Path) -> None:
     (trained,) = fit_modes([setting.net], setting.data.train("mode", 0), recipe.training("mode"))
     for name, state in (("a.pt", setting.net.state_dict()), ("b.pt", trained.state)):
         torch.save(state, tmp_path / "given" / name)
+    given = [part for one in settings for part in ("--set", one)]
     for options, first in ((["--as-named"], "a.pt"), ([], "b.pt")):
         out = tmp_path / first
-        given = [part for one in settings for part in ("--set", one)]
-        answer = CliRunner().invoke(
-            app, ["run", "digits", *given, "--modes", str(tmp_path / "given"), "--out", str(out), *options]
-        )
-        assert answer.exit_code == 0, answer.output
+        answer = invoke("run", "digits", *given, "--modes", tmp_path / "given", "--out", out, *options)
         assert ("First network: b.pt, the best on validation images (NLL " in answer.stderr) == (first == "b.pt")
+        assert "split off train" not in answer.output, "the demo's are its own"
         wanted = torch.load(tmp_path / "given" / first, weights_only=True)
         assert torch.equal(RunFolder(out).read("modes/0")[0]["head.weight"], wanted["head.weight"])
+        # Again without --modes: as many as were given, though the recipe has four.
+        again = invoke("run", "digits", *given, "--out", out)
+        assert "Using 2 networks, as in" in again.output
+        assert "Nothing to train" in again.output

@@ -11,6 +11,8 @@ import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torchvision.models._utils import IntermediateLayerGetter
+from torchvision.models.segmentation.deeplabv3 import DeepLabHead, DeepLabV3
 
 import modebridge as mb
 from modebridge.bridges import VectorBody, mode_target, plan_bridge
@@ -64,9 +66,8 @@ def test_an_image_is_a_batch_of_pixels() -> None:
         body = VectorBody(5, 4, 2 * CLASSES, torch.Generator().manual_seed(0), layout="map" if dense else "vector")
         body.dense = dense
         targets = [mode_target(modes[1]), mode_target(modes[2])]
-        plan = plan_bridge(
-            nets[0], modes[:1], example, target=targets, tap="features", body=mb.bridges.Heads(body, 2).to(EXACT)
-        )
+        heads = mb.bridges.Heads(body, 2).to(EXACT)
+        plan = plan_bridge(nets[0], modes[:1], example, target=targets, tap="features", body=heads)
         bridge = fit_many(nets[0], {"bridge": plan}, batches, config)["bridge"]
         student = mb.distill(nets[0], modes, batches, config, start=modes[2])
         ensemble = mb.Ensemble(nets[0], [modes[0], curve.at(0.5), student], [bridge]).calibrate(batches)
@@ -156,14 +157,14 @@ class UNet(nn.Module):
 
 
 def deeplab() -> nn.Module:
-    options = {"weights": None, "weights_backbone": None, "num_classes": CLASSES}
-    net: nn.Module = torchvision.models.segmentation.deeplabv3_mobilenet_v3_large(**options)
-    return net
+    """Torchvision's, on the first layers of a small backbone."""
+    backbone = IntermediateLayerGetter(torchvision.models.mobilenet_v3_small().features, {"3": "out"})
+    return DeepLabV3(backbone, DeepLabHead(24, CLASSES))
 
 
 def smp_unet() -> nn.Module:
     smp = pytest.importorskip("segmentation_models_pytorch")
-    net: nn.Module = smp.Unet("mobilenet_v2", encoder_weights=None, classes=CLASSES, decoder_channels=(16, 8, 8, 8, 8))
+    net: nn.Module = smp.Unet("resnet18", 3, encoder_weights=None, classes=CLASSES, decoder_channels=(16, 8, 8))
     return net
 
 
@@ -178,7 +179,6 @@ def segformer() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
-        (lambda: UNet(2), (1, 8, 12)),
         (lambda: UNet(2, deep=True), (1, 8, 12)),
         (lambda: UNet(3), (1, 4, 6, 8)),
         pytest.param(deeplab, (3, 33, 33), id="deeplab"),
@@ -200,8 +200,7 @@ def test_from_modes_to_a_file(make: Callable[[], nn.Module], shape: tuple[int, .
         nets.append(make())
     modes = mb.fit_modes(nets, data, quick(1))
     bridge = mb.fit_bridge(nets[0], modes, data, budget=0.3, config=quick(1))
-    assert bridge.share is not None
-    assert 0 < bridge.share <= 0.3
+    assert 0 < bridge.share <= 0.3  # type: ignore[operator]
     fast = mb.Ensemble(nets[0], modes[:1], [bridge]).calibrate(data)
     assert fast(given).shape == (6, CLASSES, *shape[1:])
     assert fast.predict(given).shape == (6, *shape[1:])
@@ -212,15 +211,13 @@ def test_from_modes_to_a_file(make: Callable[[], nn.Module], shape: tuple[int, .
     assert torch.equal(mb.load(tmp_path / "fast", net=nets[0])(given), fast(given))
     file = mb.export(fast, tmp_path / "fast.onnx", example=given, outputs=("members", "entropy"))
     assert file.parity < 1e-5
-    answer = file(given)
-    assert answer.members is not None
-    assert answer.members.shape == (6, 2, CLASSES, *shape[1:])
+    assert file(given).members.shape == (6, 2, CLASSES, *shape[1:])  # type: ignore[union-attr]
     assert mb.evaluate(file, data).nll == pytest.approx(scores.nll, abs=1e-5)
 
 
 def test_cascades_choose_by_image(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    nets = [UNet(2) for _ in range(2)]
+    nets = [nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, CLASSES, 1)) for _ in range(2)]
     x, y = torch.rand(8, 1, 8, 8), torch.randint(CLASSES, (8, 8, 8))
     both = mb.Ensemble(nets[0], [mb.Mode.from_module(net) for net in nets]).calibrate([(x, y)])
     first = mb.Ensemble(nets[0], [mb.Mode.from_module(nets[0])]).calibrate([(x, y)])
@@ -259,9 +256,7 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(mb.ModebridgeError, match=r"labels of train to be of shape \(B\), one for each image"):
         mb.fit_modes([nn.Sequential(nn.Flatten(), nn.Linear(16, 3))], [(x, y)], quick(1))
     plain = nn.Conv2d(1, 3, 1)  # takes an image without a batch axis
-    with pytest.raises(
-        mb.ModebridgeError, match=r"logits to be \(batch, classes\), but got \(3, 4, 4\) for \(1, 4, 4\)"
-    ):
+    with pytest.raises(mb.ModebridgeError, match=r"\(batch, classes\), but got \(3, 4, 4\) for \(1, 4, 4\)"):
         mb.Ensemble(plain, [mb.Mode.from_module(plain)])(x[0])
     with pytest.raises(mb.ModebridgeError, match="without the places of the logits"):
         mb.inspect(nn.Sequential(nn.Flatten(), nn.Linear(16, 48), nn.ReLU(), nn.Unflatten(1, (3, 4, 4))), x).tap("1")

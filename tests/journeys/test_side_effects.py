@@ -50,17 +50,13 @@ class Body(nn.Module):
         return self.head(x if len(features) == 1 else x + features[1])
 
 
-def net_of(way: str = "plain") -> Net:
-    torch.manual_seed(0)
+def net_of(way: str = "plain", seed: int = 0) -> Net:
+    torch.manual_seed(seed)
     return Net(way).double()
 
 
 def modes_of() -> list[Mode]:
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        found.append(Mode.from_module(Net().double()))
-    return found
+    return [Mode.from_module(net_of(seed=seed)) for seed in (1, 2)]
 
 
 def batches(count: int = 3) -> list[tuple[Tensor, Tensor]]:
@@ -73,9 +69,8 @@ def plans_of(net: nn.Module, inplace: bool) -> dict[str, Bridge]:
     curve, plans = start_curve(net, a, b), {}
     for k, kind in enumerate(("I", "II", "I")):
         torch.manual_seed(7 + k)
-        plans[f"{kind}-{k}"] = plan_bridge(
-            net, curve, batches(1)[0][0], kind=kind, tap="stem", body=Body(inplace).double()
-        )
+        body, images = Body(inplace).double(), batches(1)[0][0]
+        plans[f"{kind}-{k}"] = plan_bridge(net, curve, images, kind=kind, tap="stem", body=body)
     return plans
 
 

@@ -12,16 +12,8 @@ from torch import nn
 from modebridge import trees
 from modebridge.bridges import build_bridge, curve_target, heads_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
-from modebridge.members import (
-    HeadsMember,
-    ModeMember,
-    PointMember,
-    Setting,
-    load_curve,
-    members_of,
-    parse_member,
-    row_plans,
-)
+from modebridge.members import HeadsMember, ModeMember, PointMember, load_curve, members_of, parse_member, row_plans
+from modebridge.members.setting import Setting
 from modebridge.training import fit_many
 from tests.members.one_run import HEADS, finished, recipe
 

@@ -11,14 +11,10 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, FilterResponseNorm, SameConv2d, Tapped, resnet
 
 PARAMS = {
-    ("cifar10", "frn"): 1_860_986,
-    ("cifar10", "bn"): 1_858_506,
-    ("cifar100", "frn"): 7_433_044,
-    ("cifar100", "bn"): 7_428_100,
-    ("tin200", "frn"): 21_388_104,
-    ("tin200", "bn"): 21_379_592,
-    ("in1k", "frn"): 25_583_592,
-    ("in1k", "bn"): 25_557_032,
+    "cifar10": {"frn": 1_860_986, "bn": 1_858_506},
+    "cifar100": {"frn": 7_433_044, "bn": 7_428_100},
+    "tin200": {"frn": 21_388_104, "bn": 21_379_592},
+    "in1k": {"frn": 25_583_592, "bn": 25_557_032},
 }
 MACS_M = {"cifar10": 270.98, "cifar100": 1072.11, "tin200": 4637.69, "in1k": 4089.18}
 TAPS = {
@@ -29,11 +25,11 @@ TAPS = {
 }
 
 
-@pytest.mark.parametrize(("name", "norm"), PARAMS)
-def test_parameter_counts(name, norm):
+@pytest.mark.parametrize("name", PARAMS)
+def test_parameter_counts(name):
     with torch.device("meta"):
-        net = resnet(name, norm)
-    assert sum(p.numel() for p in net.parameters()) == PARAMS[name, norm]
+        nets = {norm: resnet(name, norm) for norm in PARAMS[name]}
+    assert {norm: sum(p.numel() for p in net.parameters()) for norm, net in nets.items()} == PARAMS[name]
 
 
 @pytest.mark.parametrize("name", MACS_M)
@@ -71,12 +67,8 @@ def test_same_padding_puts_the_odd_pixel_right_and_bottom():
     x = torch.randn(2, 1, 6, 6, dtype=torch.float64)
     reference = F.conv2d(F.pad(x, (0, 1, 0, 1)), conv.weight, stride=2)
     torch.testing.assert_close(conv(x), reference, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_same_padding_keeps_ceil(size, stride):
-    assert SameConv2d(1, 1, 3, stride)(torch.zeros(1, 1, size, size)).shape[-1] == math.ceil(size / stride)
+    for size in (1, 2, 5, 8):
+        assert conv(torch.zeros(1, 1, size, size, dtype=torch.float64)).shape[-1] == math.ceil(size / 2)
 
 
 def test_initialisation_scale():

@@ -101,7 +101,7 @@ def test_images_of_imagenet_have_the_networks_size_or_the_recipes() -> None:
 
 def test_a_pair_of_tensors_is_cut_and_fed_as_it_is(mine: Path) -> None:
     data = RunData(recipe_on(f"{mine}:pairs"))
-    assert data.facts == DataFacts(4, (3, 8, 8), ("0", "1", "2", "3"), {"train": 36, "valid": 4, "test": 10})
+    assert data.facts == DataFacts(4, (3, 8, 8), ("0", "1", "2", "3"), {"train": 36, "valid": 4, "test": 10}, cut=True)
     again = RunData(recipe_on(f"{mine}:pairs"))
     assert (again.learned_from, again.scored_on) == (data.learned_from, data.scored_on)
     images, labels = joined(data.test())
@@ -213,7 +213,7 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
     assert recipe.data.name == f"folder:{tmp_path.resolve()}"
     assert facts_of(recipe) is None
     data = RunData(recipe)
-    assert data.facts == DataFacts(3, (3, 16, 16), ("cat", "dog", "owl"), {"train": 24, "valid": 3, "test": 3})
+    assert data.facts == DataFacts(3, (3, 16, 16), ("cat", "dog", "owl"), {"train": 24, "valid": 3, "test": 3}, True)
     assert isinstance(data.splits.train, ImageSet)
     images, labels = joined(data.plain_train(24))
     assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), 60 * labels)

@@ -65,23 +65,14 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert set(anchors) <= set(checker.ids)
     assert all(anchors.count(anchor) == 2 for anchor in anchors)
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
-    parts = (
-        "Results",
-        "Along the curves",
-        "What each bridge learned",
-        "A few images",
-        "Calibration",
-        "Decisions",
-        "Training",
-    )
-    for part in parts:
+    parts = "Results", "Along the curves", "What each bridge learned", "A few images", "Calibration", "Decisions"
+    for part in (*parts, "Training"):
         assert f'">{part}</a></h2>' in text
     assert '<h2 id="study-correspondence"><a href="#study-correspondence">Study: correspondence</a></h2>' in text
     # Abbreviations are explained, and figures have a text alternative.
     assert "<dt>DEE</dt><dd>deep ensemble equivalent" in text
-    assert (
-        text.count("<img ") == len(re.findall(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="[^"]+"', text)) == 9
-    )
+    images = re.findall(r'<img src="data:image/svg\+xml;base64,[\w+/=]+" alt="[^"]+"', text)
+    assert text.count("<img ") == len(images) == 9
     # Words of others are text, and their figures are images, in which scripts do not run.
     assert "Study: &lt;script&gt;evil()" in text
     assert "<script" not in text
@@ -111,6 +102,9 @@ def test_the_page_of_heads_needs_no_curve(tmp_path: Path) -> None:
     data = gather(folder)
     assert list(data.heads.imitators) == ["head 2", "head 3"]
     assert list(data.heads.targets) == ["network 1", "network 2", "network 3"]
+    terms = re.findall("<dt>([^<]+)</dt>", text.partition("What the columns mean")[2].partition("</details>")[0])
+    assert {"params", "Brier", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
+    assert not {"T", "training", "AUROC"} & {*terms}
     costs = [row.scores.cost.relative_flops for row in data.rows]
     assert costs == sorted(costs)
     assert "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all</dd>" in text

@@ -11,17 +11,8 @@ import pytest
 from rich.console import Console
 
 from modebridge.errors import ModebridgeError
-from modebridge.report import (
-    Cell,
-    Column,
-    StudyTable,
-    as_dicts,
-    cell_of,
-    csv_of,
-    markdown_table,
-    study_table,
-    terminal_table,
-)
+from modebridge.report import Cell, Column, StudyTable, as_dicts, cell_of, csv_of
+from modebridge.report.tables import markdown_table, study_table, terminal_table
 from modebridge.scoring import Cost, Row, Scored
 
 
@@ -29,20 +20,9 @@ def row(name: str, nll: float, *, flops: float = 1.05, family: str = "", role: s
     """A scored row; deep ensembles have as many members as their name says."""
     roles = {"DE-1": "one", "DE-2": "two", "DE-1 + 1 bridge I": "bridge", "DE-1 + 1 label control": "control"}
     members = tuple(f"mode-{k}" for k in range(int(name[3]))) if name.startswith("DE-") else (name,)
-    scored = Scored(
-        members=members,
-        n=100,
-        cost=Cost(flops, 10, flops, 1.08),
-        accuracy=1 - nll / 4,
-        nll=nll,
-        ece=0.02,
-        brier=0.1,
-        raw_nll=nll,
-        raw_ece=0.02,
-        raw_brier=0.1,
-        temperature=1.0,
-        **more,
-    )
+    scores = {"accuracy": 1 - nll / 4, "nll": nll, "ece": 0.02, "brier": 0.1, "temperature": 1.0}
+    scores |= {f"raw_{name}": scores[name] for name in ("nll", "ece", "brier")}
+    scored = Scored(members=members, n=100, cost=Cost(flops, 10, flops, 1.08), **scores, **more)
     family = family or ("networks" if name in ("DE-1", "DE-2") else name.rpartition(" ")[2])
     return Row(name, members, family, role=role or roles.get(name, ""), scored=scored)
 

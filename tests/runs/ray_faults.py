@@ -41,9 +41,8 @@ def ray_here(address: str = "local", **options: object) -> Iterator[None]:
 def lasting(modes: int = 2, epochs: int = 40) -> Recipe:
     """As tiny as can be, but modes and curves are trained for some seconds."""
     recipe = tiny()
-    return replace(
-        recipe, modes=modes, mode=replace(recipe.mode, epochs=epochs), curve=replace(recipe.curve, epochs=epochs // 4)
-    )
+    stages = {"mode": replace(recipe.mode, epochs=epochs), "curve": replace(recipe.curve, epochs=epochs // 4)}
+    return replace(recipe, modes=modes, **stages)
 
 
 def epochs(path: Path) -> dict[str, list[int]]:

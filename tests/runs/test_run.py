@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,10 +51,8 @@ def test_every_row_is_there_and_costs_what_it_should(result):
     assert rows["one network"].scores.dee == pytest.approx(1)
     assert [rows[networks(m)].scores.cost.relative_flops for m in (1, 2, 3)] == [1, 2, 3]
     assert 1.0 < rows["one network + 1 bridge"].scores.cost.relative_flops < 1.1
-    extra = [
-        rows[name].scores.cost.relative_params - 1 for name in ("one network + 1 bridge", "one network + 2 bridges")
-    ]
-    assert extra[1] == pytest.approx(2 * extra[0])
+    one, two = (rows[f"one network + {many}"].scores.cost.relative_params - 1 for many in ("1 bridge", "2 bridges"))
+    assert two == pytest.approx(2 * one)
     for scores in (row.scores for row in result.rows):
         assert scores.intervals["nll"][0] <= scores.nll <= scores.intervals["nll"][1]
 
@@ -160,30 +159,18 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
     def batches(*names: str | int) -> Loader:
         return Loader(train, 20, shuffle=True, seed=seeds.seed_for(seed, *names, "batches"))
 
+    def options(stage: str, *names: str | int) -> dict[str, Any]:
+        return {"config": replace(recipe.training(stage), seed=seeds.seed_for(seed, *names)), "valid": valid}
+
     def by_hand() -> tuple[Mode, Mode, dict[str, torch.Tensor]]:
-        modes = [
-            fit_mode(
-                ResNet(spec, seeds.generator(seed, "mode", k)),
-                batches("mode", k),
-                config=replace(recipe.training("mode"), seed=seeds.seed_for(seed, "mode", k)),
-                valid=valid,
-            )
-            for k in (0, 1)
-        ]
+        nets = [ResNet(spec, seeds.generator(seed, "mode", k)) for k in (0, 1)]
+        modes = [fit_mode(nets[k], batches("mode", k), **options("mode", "mode", k)) for k in (0, 1)]
         net = ResNet(spec, seeds.generator(seed, "net"))
-        config = replace(recipe.training("curve"), seed=seeds.seed_for(seed, "curve", 0, 1))
-        curve = fit_curve(net, *modes, batches("curve", 0, 1), config=config, valid=valid)
+        curve = fit_curve(net, *modes, batches("curve", 0, 1), **options("curve", "curve", 0, 1))
         slim, own = recipe.slim("small"), seeds.seed_for(seed, "I-0-1")
-        plan = plan_bridge(net, curve, train.images[:2], slim=slim, name="I-0-1-small", seed=own)
-        fitted = fit_bridges(
-            net,
-            {"I-0-1-small": plan},
-            batches("bridges"),
-            mixup=recipe.mixup,
-            config=replace(recipe.training("bridge"), seed=seeds.seed_for(seed, "bridges")),
-            valid=valid,
-        )
-        return modes[1], curve.at(0.5), fitted["I-0-1-small"].state_dict()
+        plan = {"bridge": plan_bridge(net, curve, train.images[:2], slim=slim, name="I-0-1-small", seed=own)}
+        fitted = fit_bridges(net, plan, batches("bridges"), mixup=recipe.mixup, **options("bridge", "bridges"))
+        return modes[1], curve.at(0.5), fitted["bridge"].state_dict()
 
     mode, middle, weights = by_hand()  # on one core, as in a run
     run = Run(recipe, seed=seed)

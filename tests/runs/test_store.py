@@ -141,6 +141,10 @@ def test_a_recipe_changed_by_hand_is_said(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     folder.write_record("results.json", {"settings": (tmp_path / "recipe.toml").read_text()})
     file = tmp_path / "recipe.toml"
+    before = file.read_bytes()
+    with pytest.raises(ModebridgeError, match="to name methods or members, but got 'headz'; did you mean heads"):
+        begin(RunFolder(tmp_path), replace(small(), methods=("headz",)), 0)
+    assert file.read_bytes() == before
     file.write_text(file.read_text().replace('align = "none"', 'align = "weights"'))
     (said,) = begin(RunFolder(tmp_path), replace(small(), align="weights"), 0)
     assert said.startswith("Changed since the last run in this folder: align none -> weights.")

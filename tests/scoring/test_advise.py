@@ -19,9 +19,8 @@ from tests.scoring.test_table import drawn, table
 def many(bridges: int, seed: int = 0, n: int = 60) -> LogitTable:
     """Two modes and type I bridges of two prices, each wrong in its own way."""
     costs = {f"mode-{k}": MemberCost(100.0, 1000) for k in range(2)}
-    costs |= {
-        f"I-{k % 2}-{9 + k}-small": MemberCost(5.0 + 9 * (k % 3 == 0), 80, (f"mode-{k % 2}",)) for k in range(bridges)
-    }
+    for k in range(bridges):
+        costs[f"I-{k % 2}-{9 + k}-small"] = MemberCost(5.0 + 9 * (k % 3 == 0), 80, (f"mode-{k % 2}",))
     return drawn(costs, 3, n, 2.5, torch.Generator().manual_seed(seed))
 
 

@@ -24,16 +24,8 @@ falling = st.lists(numbers, min_size=2, max_size=8, unique=True).map(lambda x: s
 @pytest.mark.parametrize(
     ("nll", "size"),
     [
-        (2.0, 1.0),
-        (1.75, 1.5),
-        (1.375, 2.5),
-        (1.125, 4.0),
-        (1.0, 5.0),
-        (0.875, 6.0),
-        (2.5, 0.0),
-        (4.0, -3.0),
-        (math.inf, -math.inf),
-        (-math.inf, math.inf),
+        *((2.0, 1.0), (1.75, 1.5), (1.375, 2.5), (1.125, 4.0), (1.0, 5.0), (0.875, 6.0)),
+        *((2.5, 0.0), (4.0, -3.0), (math.inf, -math.inf), (-math.inf, math.inf)),
     ],
 )
 def test_closed_forms(nll, size):

@@ -14,21 +14,8 @@ from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.scoring import (
-    Cost,
-    Scored,
-    accuracy,
-    brier,
-    cost,
-    ece,
-    evaluate,
-    hits,
-    interval_of,
-    nll,
-    predict,
-    resampled_means,
-    surprisals,
-)
+from modebridge.scoring import Cost, Scored, accuracy, brier, cost, ece, evaluate, nll, predict
+from modebridge.scoring.scores import hits, interval_of, resampled_means, surprisals
 from tests.scenarios import EXACT, TINY, modes, tiny_net
 
 

@@ -55,9 +55,8 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
 
     temperature = fit_temperature(predicted(valid.images), valid.labels)
     of_two = {table.title: table.rows["DE-2"] for table in part.tables}
-    levels = {
-        table: nll(scale(predicted(torch.cat(batches)), temperature), test.labels) for table, batches in images.items()
-    }
+    tables = {table: predicted(torch.cat(batches)) for table, batches in images.items()}
+    levels = {table: nll(scale(one, temperature), test.labels) for table, one in tables.items()}
     for severity in SEVERITIES:
         wanted = fmean(level for table, level in levels.items() if table.endswith(f"-{severity}"))
         kept = of_two["NLL by severity, digits"][str(severity)].mean

@@ -36,7 +36,7 @@ OPTIMIZERS = {
 OPTIONS = {
     "nesterov": {"nesterov": "standard"},
     "adamw": {"optimizer": "adamw"},
-    "own": {"optimizer": OPTIMIZERS["own"], "lr": None},
+    "own": {"optimizer": OPTIMIZERS["own"], "lr": None, "weight_decay": 0.0},
     "clipped": {"clip": 0.3},
 }
 
@@ -74,7 +74,14 @@ def test_the_optimizer_that_a_network_gets():
     with pytest.warns(UserWarning, match="AdamW, for which a learning rate of 0.1 is large"):
         TrainConfig(epochs=1, lr=0.1).resolved(attentive)
     assert "optimizer=tests.training.test_loop.decayed" in TrainConfig(epochs=1, optimizer=decayed).key
-    for wrong, message in (("lion", "'auto', 'sgd' or 'adamw', but got 'lion'"), (len, "Optimizer, but got int")):
+    with pytest.raises(ModebridgeError, match="Expected lr to be left out where optimizer is a function, but got 0"):
+        TrainConfig(epochs=1, optimizer=decayed, lr=0)
+    for wrong, message in (
+        ("lion", "'auto', 'sgd' or 'adamw', but got 'lion'"),
+        (len, "Optimizer, but got int"),
+        (torch.optim.LBFGS, "without a closure, but got 'LBFGS.step.. missing"),
+        (torch.optim.SparseAdam, "but got 'SparseAdam does not support dense gradients"),
+    ):
         with pytest.raises(ModebridgeError, match=message):
             fit_mode(tiny_net(), loader(), config=TrainConfig(epochs=1, optimizer=wrong))
 

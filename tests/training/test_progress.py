@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def batches(seed: int = 0) -> list[tuple[Tensor, Tensor]]:
 
 def two_modes(lives=-1, **options):
     loaders = [Fragile(batches(k), lives) for k in range(2)]
-    return [mode.id for mode in fit_modes([noisy(k) for k in range(2)], loaders, config=quick(**options))]
+    return [mode.id for mode in fit_modes([noisy(k) for k in range(2)], loaders, config=replace(quick(), **options))]
 
 
 def two_curves(lives=-1, **options):
@@ -96,9 +97,17 @@ def by_adamw(lives=-1, **options):
     return two_modes(lives, optimizer="adamw", **options)
 
 
+class Counting(torch.optim.ASGD):
+    def step(self):
+        (group,) = self.param_groups
+        group["k"] = group.get("k", 0) + 1
+        group["lr"] /= group["k"]
+        super().step()
+
+
 def by_another(lives=-1, **options):
     """An optimizer with a history of its own, and numbers that are no tensors."""
-    return two_modes(lives, optimizer=lambda params: torch.optim.ASGD(params, lr=0.05), **options)
+    return two_modes(lives, **{"optimizer": lambda params: Counting(params, lr=0.05), "lr": None, **options})
 
 
 FITS = [two_modes, two_curves, two_bridges, by_adamw, by_another]
@@ -150,6 +159,13 @@ def test_another_run_is_refused(tmp_path):
     for other in ({"epochs": 5}, {"seed": 1}):
         with pytest.raises(ModebridgeError, match="from this run, but its recipe"):
             two_modes(checkpoints=Checkpoints(tmp_path / "c"), **other)
+    # It is what a function makes that counts, not its name.
+    with pytest.raises(StopError):
+        by_another(8, checkpoints=Checkpoints(tmp_path / "own", every=0.0))
+    for other in (partial(Counting, lr=0.1), partial(torch.optim.ASGD, lr=0.05)):
+        with pytest.raises(ModebridgeError, match="from this run, but its recipe"):
+            by_another(optimizer=other, checkpoints=Checkpoints(tmp_path / "own"))
+    assert by_another(optimizer=partial(Counting, lr=0.05), checkpoints=Checkpoints(tmp_path / "own")) == by_another()
     # Steps taken together (one graph) and in turn (several processes) leave positions that mean different things.
     assert Engine().way == "fp32 in turn"
     assert fingerprint(quick(1), [], "fp32 in turn") != fingerprint(quick(1), [], "fp32 together")

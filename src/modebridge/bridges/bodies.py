@@ -104,7 +104,7 @@ class AttentionPool(nn.Module):
 
     .. math:: p = \sum_t a_t x_t, \qquad a = \operatorname{softmax}_t (x_t \cdot q / \sqrt{C})
 
-    The query starts at zero, so pooling starts as the plain mean.
+    The query starts at zero, so pooling starts as the plain mean. Tokens outside of `present` (B, T, 1) do not count.
     """
 
     def __init__(self, channels: int) -> None:
@@ -112,11 +112,17 @@ class AttentionPool(nn.Module):
         self.norm = nn.LayerNorm(channels)
         self.query = nn.Parameter(torch.zeros(channels, 1))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
         x = self.norm(tokens)
-        attention = (x @ self.query / self.query.shape[0] ** 0.5).softmax(dim=1)
+        closeness = x @ self.query / self.query.shape[0] ** 0.5
+        attention = closeness.masked_fill(~present, torch.finfo(closeness.dtype).min).softmax(dim=1)
         pooled: Tensor = attention.transpose(1, 2) @ x
         return pooled.squeeze(1)
+
+
+def present_tokens(tokens: Tensor) -> Tensor:
+    """Which tokens (B, T, C) are not padding, as (B, T, 1): features of padding are read as zeros (`Taps.read`)."""
+    return (tokens != 0).any(dim=-1, keepdim=True)
 
 
 class TokenBody(nn.Module):
@@ -139,10 +145,11 @@ class TokenBody(nn.Module):
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        x = self.entry(self.norm(self.join(*features)))
+        tokens = self.join(*features)
+        x = self.entry(self.norm(tokens))
         for layer in self.layers:
             x = x + layer(x)
-        return self.head(self.pool(x))  # type: ignore[no-any-return]
+        return self.head(self.pool(x, present_tokens(tokens)))  # type: ignore[no-any-return]
 
 
 class VectorBody(nn.Module):
@@ -175,7 +182,7 @@ class VectorBody(nn.Module):
     def forward(self, *features: Tensor) -> Tensor:
         x = self.join(*features)
         if self.pool is not None:
-            x = self.pool(x)
+            x = self.pool(x, present_tokens(x))
         elif x.dim() > 2:
             x = x.movedim(1, -1) if self.dense else x.mean(dim=tuple(range(2, x.dim())))
         return second(self.head(self.act(self.hidden(x))))

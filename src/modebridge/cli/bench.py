@@ -18,7 +18,7 @@ from torch import Tensor
 
 from modebridge.batches import map_inputs, size_of, take_rows
 from modebridge.bridges import build_bridge
-from modebridge.cli.terminal import Screen, listed, say
+from modebridge.cli.terminal import Screen, listed, say, warn
 from modebridge.deploy import DeployedEnsemble, export
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, install, plural
@@ -49,6 +49,11 @@ def bench_target(target: Path, batches: str, device: str) -> None:
     """Time a run folder, an exported file or a recipe, and print the table."""
     sizes, about, threads = _sizes(batches), machine(), torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # not available on Windows
+    if load > (cores := os.cpu_count() or 1):
+        warn(
+            f"The load average, {load:.1f}, is above {plural(cores, 'core')}, so times and ratios are not reliable; "
+            "repeat this when the machine has less work."
+        )
     if target.suffix in (".onnx", ".pt2"):
         if device == "cuda":
             raise ModebridgeError(f"Expected the CPU for '{target}', where files run, but got cuda; omit --device.")
@@ -70,8 +75,9 @@ def bench_target(target: Path, batches: str, device: str) -> None:
         table.add_row(row["name"], *cells)
     console.print(table)
     console.print(
-        f"Medians; time and FLOPs in multiples of one network. {about['machine']}; on {where}, "
-        f"{plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
+        "ms: the median of all rounds. time: the median over rounds of the ratio to one network in the same round, "
+        "which need not be the ratio of the ms. FLOPs: in multiples of one network. "
+        f"{about['machine']}; on {where}, {plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
         style="dim",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,12 @@ from modebridge.errors import ModebridgeError, install, plural
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
+MEANING = {
+    "entropy": "entropy: how unsure the prediction is, in nats.",
+    "mutual_information": "mutual: how much the members disagree, in nats.",
+    "used": "members: how many of them ran.",
+}
+"""Of the columns of `predict`."""
 DIGIT = (1, 8, 8)
 """The shape of the demo's images."""
 
@@ -90,7 +97,7 @@ def export(
     with naming_damage(run):
         options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
         ensemble, notes = ensemble_of(run, names, **options)
-    say(f"Exporting {in_words(notes['names'])} and comparing the file with the library ...")
+    say(f"Exporting {in_words(notes['names'], notes['setting'].recipe)} and comparing the file with the library ...")
     what = {name: notes[name] for name in ("example", "threshold", "classes")}
     info = {name: notes[name] for name in ("names", "scores", "about", "unit")}
     done = export_ensemble(ensemble, file, **what, valid=notes["fitted"], info=info)
@@ -120,10 +127,17 @@ def export(
         )
     images = plural(meta["parity"]["images"], "image")
     console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
+    shape = meta["image"] or ()
+    use = f"classify images{', or --examples' if _examples(done.path, shape) else ''}"
     console.next_steps(
-        (f"{program()} predict {here(done.path)} IMAGES", "classify images, or --examples"),
-        (f"{program()} serve {here(done.path)}", "the same over HTTP"),
+        (f"{program()} predict {here(done.path)} IMAGES", use) if len(shape) == 3 else None,
+        (f"{program()} serve {here(done.path)}", f"answer over HTTP{_after('serve', 'starlette', 'uvicorn')}"),
     )
+
+
+def _after(extra: str, *modules: str) -> str:
+    """What to install first, if some modules of an extra are not installed."""
+    return "" if all(map(find_spec, modules)) else f", after {install(extra)}"
 
 
 def predict(
@@ -195,6 +209,7 @@ def predict(
             table.add_row(here(image), record["class"], *cells)
     if table.row_count and not OPTIONS.json:
         console.print(table)
+        console.print(" ".join(MEANING[name] for name in shown if name in MEANING), style="dim")
     if bad:
         say(f"Skipped {bad} of {plural(len(files), 'image')} that could not be read.")
         raise typer.Exit(1)
@@ -202,18 +217,22 @@ def predict(
 
 def example_images(file: Path, shape: Sequence[int]) -> list[Path]:
     """The images beside a file, or for a file of the demo the package's digits; each is named after its class."""
-    import modebridge.data
-
-    digits = Path(modebridge.data.__file__).parent / "examples"
-    folders = [file.parent / "examples", *([digits] if tuple(shape) == DIGIT else [])]
-    found = [sorted(folder.glob("*.png")) for folder in folders]
-    if not any(found):
+    found = _examples(file, shape)
+    if not found:
         sizes = " x ".join(map(str, shape))
         raise ModebridgeError(
             f"Expected example images for '{file}', but there is no folder examples/ beside it, and the package only "
             f"has digits of 1 x 8 x 8, while the file takes images of {sizes}; give files or folders."
         )
-    return next(some for some in found if some)
+    return found
+
+
+def _examples(file: Path, shape: Sequence[int]) -> list[Path]:
+    import modebridge.data
+
+    digits = Path(modebridge.data.__file__).parent / "examples"
+    folders = [file.parent / "examples", *([digits] if tuple(shape) == DIGIT else [])]
+    return next(filter(None, (sorted(folder.glob("*.png")) for folder in folders)), [])
 
 
 def _image_files(path: Path) -> list[Path]:

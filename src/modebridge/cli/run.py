@@ -30,7 +30,7 @@ from modebridge.runs import (
     write_page,
     write_results,
 )
-from modebridge.runs.plan import check_folder, checkpoint_names, find_modes
+from modebridge.runs.plan import GIVEN, LEAK, check_folder, checkpoint_names, find_modes
 from modebridge.runs.store import RECIPE
 from modebridge.scoring import evaluate
 from modebridge.studies import STUDIES, run_study, write_study
@@ -63,8 +63,15 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
         kept = recipe_in(RunFolder(options.out, writes=False))
         if kept is not None:
             say(f"Using settings from {options.out / RECIPE}")
-    recipe, seed = kept or read_recipe("digits" if options.recipe is None else options.recipe)
-    recipe = changed(recipe, options.settings or ())
+    original, seed = kept or read_recipe("digits" if options.recipe is None else options.recipe)
+    seed = options.seed if options.seed is not None else seed or 0
+    recipe = changed(original, options.settings or ())
+    place = _place(options, recipe, seed)
+    if options.modes is None and (place / GIVEN).is_file() and (last := recipe_in(RunFolder(place, writes=False))):
+        again = changed(original, [f"modes={last[0].modes}", *(options.settings or ())])
+        if again != recipe:
+            say(f"Using {again.modes} networks, as in {here(place)}, to which networks were given by --modes.")
+        recipe = again
     if file_of_own_kinds() and not recipe.members_file:
         recipe = replace(recipe, members_file=file_of_own_kinds())
     check_recipe(recipe)
@@ -72,10 +79,11 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
     if options.modes is not None:
         setting = Setting(recipe, options.seed or 0, None if options.data is None else str(options.data))
         given = find_modes(setting.net, options.modes)
+        warn(*([LEAK] if setting.facts.cut else []))
         if not options.as_named:
             given = best_first(setting, given, checkpoint_names(options.modes, len(given)))
         recipe = changed(recipe, [f"modes={len(given)}"])
-    return recipe, options.seed if options.seed is not None else seed or 0, dict(enumerate(given))
+    return recipe, seed, dict(enumerate(given))
 
 
 def best_first(setting: Setting, modes: list[Mode], names: Sequence[str]) -> list[Mode]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from modebridge.runs import (
     setting_for,
     write_page,
 )
+from modebridge.runs.plan import leaks
 from modebridge.scoring import Cost, Scored, advise, combination_cost
 
 NEEDS = {
@@ -72,7 +73,7 @@ def show_cost(recipe: Recipe, *, paper: bool) -> None:
     # The cost of a cascade depends on the images.
     first, *others = [row for row in row_plans(recipe) if row.average_cost is None]
     small = {member.title: member for member in members_of(recipe) if member.reads}
-    sets = {first.name: first.members, **{f"one {title}": (member.name,) for title, member in small.items()}}
+    sets = {first.name: first.members, **{title: (member.name,) for title, member in small.items()}}
     sets |= {row.name: row.members for row in others}
     members = {name: parse_member(name) for names in sets.values() for name in names}
     counted = {name: member.cost(setting) for name, member in members.items()}
@@ -92,7 +93,8 @@ def show_cost(recipe: Recipe, *, paper: bool) -> None:
     if console.print_data(records):
         return
     extra = ["FLOPs[P]", "params[P]"] if paper else []
-    table = plain_table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
+    norm = f" {recipe.norm}" if setting.network.spec is not None else ""  # others have their own
+    table = plain_table(f"{recipe.name}{norm}", "M MACs", "M params", "FLOPs", "params", *extra)
     for record in records:
         cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
         keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
@@ -147,7 +149,7 @@ def advise_run(
         recipe, _ = find_recipe_of(folder)
         table = read_answers(folder)
     missing = missing_members(folder, recipe, table)
-    warn(*missing)
+    warn(*missing, *leaks(folder))
     if max_loss is not None and not 0 < max_loss < 100:
         raise ModebridgeError(f"Expected --max-loss to be between 0 and 100 percent, but got {max_loss}; try 0.5.")
     prices = None  # in FLOPs
@@ -185,24 +187,24 @@ def advise_run(
         warn(*([export] if absent else []))
         return
     cascade = chosen.threshold is not None
-    unit = {"flops": "FLOPs", "params": "params"}[cost_unit]
+    unit, use = {"flops": "FLOPs", "params": "params"}[cost_unit], _described(chosen, recipe)
     lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
     for choice in [*(one for one in advice.by_size if one != chosen), chosen]:
         cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        lines.add_row("*" if choice == chosen else "", *cells, _described(choice))
+        lines.add_row("*" if choice == chosen else "", *cells, _described(choice, recipe))
     console.print(lines)
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
-    first = in_words([one])
+    first = in_words([one], recipe)
     why = f"the most members that are significantly better than {first} and not significantly worse than the best"
     if cascade:
         why = "significantly better than the best choice without a cascade"
     elif len(chosen.members) == 1:
         why = "no larger combination is significantly better"
     console.print(
-        f"* Use {_described(chosen)}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
+        f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
-        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; the lowest of their NLLs is "
-        f"expected to be too low by {advice.optimism:.4f}."
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; the lowest of so many NLLs "
+        f"is partly luck: on new images expect it to be higher by {advice.optimism:.4f}."
     )
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
@@ -216,23 +218,27 @@ def advise_run(
     console.print(export, soft_wrap=True)
 
 
-def in_words(names: Iterable[str]) -> str:
-    """Members for people to read.
+def in_words(names: Sequence[str], recipe: Recipe | None = None) -> str:
+    """Members for people to read: as in the table of the recipe, if they are one of its rows.
 
-    >>> in_words(["mode-0", "heads-0-others-small"]), in_words(["mode-0", "I-0-1-small", "I-0-2-small"])
-    ('mode 0 + heads on mode 0', 'mode 0 + 2 x bridge I small')
+    >>> in_words(["mode-0", "I-0-1-small", "I-0-2-small"])
+    'mode 0 + 2 x bridge I small'
+    >>> in_words(["mode-0", "heads-0-others-small"], RECIPES["digits"])
+    'one network + 3 heads'
     """
+    for row in row_plans(recipe) if recipe is not None else ():
+        if set(row.members) == set(names) and row.average_cost is None:
+            return row.name
     titles = Counter(parse_member(name).title for name in names)
     return " + ".join(title if count == 1 else f"{count} x {title}" for title, count in titles.items())
 
 
-def _described(choice: Scored) -> str:
+def _described(choice: Scored, recipe: Recipe) -> str:
     """The members of a choice; for a cascade, with the share of images on which the further members run."""
     if choice.threshold is None:
-        return in_words(choice.members)
-    return (
-        f"{in_words(choice.members[:1])}, then {in_words(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
-    )
+        return in_words(choice.members, recipe)
+    first, others = in_words(choice.members[:1], recipe), in_words(choice.members[1:])
+    return f"{first}, then {others} for {100 * choice.deferred_share:.0f} %"
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class Splits:
     valid: Images
     test: Images
     class_names: tuple[str, ...] = ()
+    cut: bool = False  # whether the images for validation were split off those that the user gave for training
 
 
 def _last_tenth_for_validation(train: ImageSet, test: ImageSet, class_names: tuple[str, ...] = ()) -> Splits:
@@ -115,7 +116,7 @@ def load_folder(folder: Path, size: int) -> Splits:
     files = {"train": rest, **given, **dict(zip(missing, parts, strict=True))}
     fits = sum(map(len, files.values())) * 3 * size * size <= IN_MEMORY
     splits = {split: read_images(part, size) if fits else replace(part, size=size) for split, part in files.items()}
-    return Splits(**splits, class_names=tuple(classes))
+    return Splits(**splits, class_names=tuple(classes), cut="valid" in missing)
 
 
 def load_digits() -> ImageSet:

@@ -58,8 +58,8 @@ def export(
         ensemble: modes, bridges and a temperature, or a cascade of them; not changed.
         path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
         example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, also
-            integers. Their shapes and types become those of the file; sequences of tokens may have any length, if the
-            networks can take it. Labels are ignored.
+            integers. Their shapes and types become those of the file; sequences of four tokens or more stand for any
+            length, if the networks can take it. Labels are ignored.
         valid: held-out data to fit the temperatures, and the rules that the ensemble has (`conformal`, `abstain`), or
             all of these; a calibrated ensemble keeps its own temperature for all members. Without it, what the ensemble
             has is used, also for the first base alone.
@@ -67,7 +67,7 @@ def export(
             this, and another threshold can be given in a call. None runs every member on every image.
         outputs: outputs besides `probabilities`, `used`, and the `sets` and `answered` of an ensemble with such rules:
             members, entropy, mutual_information.
-        classes: class names; None for numbers.
+        classes: class names; None for those of a model of transformers, else for numbers.
         info: further facts to store: `names` of the modes, then of the bridges; `scores`; `about`, a short description;
             `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base.
         tolerance: maximum difference of a probability between the file and the library.

@@ -45,7 +45,7 @@ def describe(
     ensemble: Ensemble,
     fitted: Calibration,
     example: Inputs,
-    classes: Sequence[str] | None,
+    classes: Sequence[object] | None,
     info: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base."""
@@ -56,7 +56,10 @@ def describe(
                 f"Expected info to have names, scores, about or unit, but got '{name}'; {near(name, known)}"
             )
     *places, count = _outputs(ensemble, example)
-    labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
+    own = getattr(getattr(ensemble.bases[0], "config", None), "id2label", None)  # of a model of transformers
+    if classes is None:
+        classes = [own[k] for k in range(count)] if isinstance(own, Mapping) and len(own) == count else range(count)
+    labels = [str(name) for name in classes]
     if len(labels) != count:
         raise ModebridgeError(
             f"Expected one name per class, {count} names, but got {len(labels)}; leave them out for numbers."

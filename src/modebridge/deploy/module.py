@@ -16,7 +16,7 @@ from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, average,
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import Taps, call, frozen_copy, second
+from modebridge.nets import Taps, frozen_copy, second
 from modebridge.types import Inputs
 
 
@@ -84,7 +84,7 @@ class BaseModule(EvaluationOnly):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         given: Inputs = tensors[0] if self._inputs is None else dict(zip(self._inputs, tensors, strict=True))
-        logits, features = self._reader.read(lambda: call(self.net, given))
+        logits, features = self._reader.read(self.net, given)
         return (logits, *(features[tap] for tap in self.taps))
 
 

@@ -68,10 +68,20 @@ def _model(module: nn.Module, example: Sequence[Tensor], other: Sequence[Tensor]
     model = inliner.inline_local_functions(program.model_proto)
     # Remove torch's notes on the origin of each node, which contain paths of the exporting machine.
     for graph in _graphs_in(model.graph):
+        _drop_false_biases(graph)
         for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
             part.ClearField("metadata_props")
             part.ClearField("doc_string")
     return model
+
+
+def _drop_false_biases(graph: Any) -> None:
+    """Where a 3-D convolution has no bias, onnxscript 0.7 adds one of zeros of a wrong shape (its issue 2931)."""
+    made = {name for node in graph.node if node.op_type == "Expand" for name in node.output}
+    for node in graph.node:
+        axes = [len(one.ints) for one in node.attribute if one.name == "kernel_shape"]
+        if node.op_type == "Conv" and axes == [3] and made.intersection(node.input[2:]):
+            del node.input[2]
 
 
 def _values(specs: Mapping[str, Spec], prefix: str = "") -> list[Any]:

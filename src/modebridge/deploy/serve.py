@@ -210,9 +210,11 @@ class _Server:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.file.records, inputs)
         except Exception as error:
-            for _, future in batch:
-                if not future.done():  # its client may be gone
-                    future.set_exception(error)
+            if len(batch) > 1:  # one bad request is no reason to refuse the others
+                for one in batch:
+                    await self.run([one])
+            elif not batch[0][1].done():  # its client may be gone
+                batch[0][1].set_exception(error)
             return
         for (_, future), fields in zip(batch, answers, strict=True):
             if not future.done():
@@ -224,7 +226,7 @@ def _json(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ModebridgeError(
-            'Expected the body to be JSON, but it is not; send {"image": ...}, or token ids by name.'
+            'Expected the body to be JSON, but it is not; send {"image": ...}, or for texts {"input_ids": [...], ...}.'
         ) from error
 
 

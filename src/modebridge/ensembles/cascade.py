@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from modebridge.batches import take_rows
+from modebridge.batches import check_batch, take_rows
 from modebridge.ensembles.ensemble import Ensemble
 from modebridge.ensembles.forward import (
     EvaluationOnly,
@@ -20,20 +19,20 @@ from modebridge.ensembles.forward import (
 )
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.nets import call, second
+from modebridge.nets import second
 from modebridge.types import Batches, Inputs
 
 
 class Cascade(EvaluationOnly):
     """The first network of an ensemble alone, and all of its members for images that it is not sure of.
 
-    The further members run only on those images. `calibrate` fits a temperature for either case, and the threshold if
-    an average cost is given.
+    The further members run only on those images. `calibrate` fits a temperature for either case, and the threshold for
+    an average cost.
 
     Args:
-        ensemble: modes and possibly bridges; the first mode is the first network. It is not copied.
+        ensemble: at least two modes and possibly bridges; the first mode is the first network. It is not copied.
         threshold: images whose top probability is at least this (for networks that classify pixels: on average over
-            them) use the first network alone.
+            them) use the first network alone. None leaves it to `calibrate`.
 
     >>> from torch import nn
     >>> from modebridge.modes import Mode
@@ -45,7 +44,7 @@ class Cascade(EvaluationOnly):
 
     first_temperature: Tensor
 
-    def __init__(self, ensemble: Ensemble, threshold: float = 0.9) -> None:
+    def __init__(self, ensemble: Ensemble, threshold: float | None = None) -> None:
         super().__init__()
         if not isinstance(ensemble, Ensemble):
             raise ModebridgeError(
@@ -55,10 +54,25 @@ class Cascade(EvaluationOnly):
             raise ModebridgeError(
                 f"Expected the mean of probabilities for a cascade, but got {ensemble.mean}; use mean='probability'."
             )
-        if not threshold >= 0:
+        if len(ensemble.bases) < 2:
+            raise ModebridgeError("Expected a cascade to have two networks or more, but got one; pass several modes.")
+        if threshold is not None and not threshold >= 0:
             raise ModebridgeError(f"Expected threshold to be at least 0, but got {threshold}; 0.9 is usual.")
-        self.ensemble, self.threshold = ensemble, float(threshold)
+        self.ensemble, self._threshold = ensemble, threshold
         self.register_buffer("first_temperature", ensemble.temperature.clone())
+
+    @property
+    def threshold(self) -> float:
+        """The confidence from which on an image uses the first network alone."""
+        if self._threshold is None:
+            raise ModebridgeError(
+                "Expected a cascade to have a threshold, but got none; call calibrate(valid, average_cost=1.15) first."
+            )
+        return float(self._threshold)
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self._threshold = float(value)
 
     @torch.no_grad()
     def calibrate(self, valid: Batches, average_cost: float | None = None) -> Self:
@@ -78,8 +92,8 @@ class Cascade(EvaluationOnly):
                     f"Expected average_cost to be between 1 and the {most} networks of the cascade, but got "
                     f"{average_cost:g}; change it."
                 )
-            share = (average_cost - 1) / (most - 1) if most > 1 else 0.0
-            sure = [confidence_of(self._alone(images)[0]) for images, _ in valid]
+            share = (average_cost - 1) / (most - 1)
+            sure = [confidence_of(self._alone(check_batch(item, "valid")[0])[0]) for item in valid]
             self.threshold = float(torch.cat(sure).double().quantile(share)) if share < 1 else 2.0
         return self
 
@@ -99,7 +113,7 @@ class Cascade(EvaluationOnly):
         outputs: dict[int, Output] = {0: (output[0][rows], {tap: part[rows] for tap, part in output[1].items()})}
         for k, (base, reader) in enumerate(zip(ensemble.bases, ensemble._readers, strict=True)):
             if k:
-                outputs[k] = reader.read(partial(call, base, few))
+                outputs[k] = reader.read(base, few)
         members = probabilities_of(torch.stack(member_logits(outputs, ensemble.reads)))
         whole = first.clone()
         whole[rows] = scale(average(members), ensemble.temperature).to(first.dtype)
@@ -107,5 +121,5 @@ class Cascade(EvaluationOnly):
 
     def _alone(self, images: Inputs) -> tuple[Tensor, Output]:
         """The calibrated probabilities of the first network, and its logits and features."""
-        output = self.ensemble._readers[0].read(partial(call, self.ensemble.bases[0], images))
+        output = self.ensemble._readers[0].read(self.ensemble.bases[0], images)
         return scale(probabilities_of(output[0]), self.first_temperature), output

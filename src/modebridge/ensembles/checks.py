@@ -22,17 +22,19 @@ def check_inputs(given: object, tokens: bool, what: str) -> None:
         return
     if not isinstance(given, Mapping):
         raise ModebridgeError(
-            f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
+            f"Expected the images {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
             "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
         )
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise ModebridgeError(
-                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
+                f"Expected '{name}' {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
             )
         check_type(tensor, str(name), what)
     if not given:
-        raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
+        raise ModebridgeError(
+            f"Expected the inputs {what} to hold images, but got none; pass a tensor, or several by name."
+        )
 
 
 def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
@@ -46,17 +48,17 @@ def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> 
             break
         if tensor.device != weight.device:
             return ModebridgeError(
-                f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
+                f"Expected the {name} {what} to be on {weight.device}, where the ensemble is, but got "
                 f"{tensor.device}; move them with {name}.to('{weight.device}'), or move the ensemble."
             )
         if tensor.is_floating_point() and tensor.dtype != weight.dtype:
             return ModebridgeError(
-                f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
+                f"Expected the {name} {what} to be {weight.dtype}, as the ensemble's weights are, but got "
                 f"{tensor.dtype}; convert them with {name}.to({weight.dtype})."
             )
     fix = advice_for(error, "check their shape and dtype (pass a single image as images[None])")
     got = f"{shapes(given)} and '{first_line(error)}'"
-    return ModebridgeError(f"Expected the ensemble to run on the images of {what}, but got {got}; {fix}.")
+    return ModebridgeError(f"Expected the ensemble to run on the images {what}, but got {got}; {fix}.")
 
 
 def shapes(given: Inputs) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from modebridge.ensembles.forward import (
 from modebridge.ensembles.temperature import fit_temperature, sampled, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, to_modes
-from modebridge.nets import Taps, call, check_tap, frozen_copy, second
+from modebridge.nets import Taps, check_tap, frozen_copy, second
 from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
 
@@ -121,14 +120,14 @@ class Ensemble(EvaluationOnly):
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
 
-    def members(self, images: Inputs, what: str = "a call") -> Tensor:
+    def members(self, images: Inputs, what: str = "you passed") -> Tensor:
         """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads.
 
-        Unsuitable inputs raise an error that names them by `what`.
+        Unsuitable inputs raise an error that names them by `what`, as in "the images you passed".
         """
         return second(self.table(images, what), 2)
 
-    def table(self, images: Inputs, what: str = "a call") -> Tensor:
+    def table(self, images: Inputs, what: str = "you passed") -> Tensor:
         """The same with classes as the last axis, (M, B, *P, K)."""
         self.check_evaluating()
         check_inputs(images, self._tokens, what)
@@ -145,7 +144,7 @@ class Ensemble(EvaluationOnly):
     def _run(self, images: Inputs) -> Tensor:
         outputs: dict[int, Output] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
-            outputs[k] = reader.read(partial(call, base, images))
+            outputs[k] = reader.read(base, images)
             shape = tuple(second(outputs[k][0]).shape)
             if len(shape) < 2 or shape[0] != size_of(images):  # some networks accept an image without a batch axis
                 raise ModebridgeError(
@@ -238,7 +237,7 @@ class Ensemble(EvaluationOnly):
         tables, truths = [], []
         for item in valid:
             images, labels = check_batch(item, "valid")
-            table = average(self.table(images, "valid"), self.mean)
+            table = average(self.table(images, "of valid"), self.mean)
             check_labels(labels, table.shape[1:], "valid")
             rows = sampled(table, labels.to(table.device))
             tables.append(rows[0])

@@ -39,12 +39,20 @@ def adapter_state(net: Any, folder: Path) -> dict[str, Tensor]:
             f"Expected '{folder}' to hold {WEIGHTS}, but it does not; save the adapter with save_pretrained."
         )
     try:
-        stored = _function(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        stored = _function(config)
         tensors = safetensors.torch.load_file(folder / WEIGHTS)
     except (ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise ModebridgeError(
             f"Expected '{folder}' to hold an adapter, but got '{first_line(error)}'; save it with save_pretrained."
         ) from error
+    bases = [str(each.get("base_model_name_or_path") or "") for each in (_config(net), config)]
+    if all(bases) and len({Path(base).absolute() for base in bases}) > 1:
+        warnings.warn(
+            f"The adapter in '{folder}' was trained on '{bases[1]}', but the network's base is '{bases[0]}': it only "
+            "works if both have the same weights.",
+            stacklevel=5,
+        )
     own, names = _function(_config(net)), _names(net)
     # Scales such as lora_alpha are no tensors: with another one the network computes something else.
     other = sorted(key for key in {*own, *stored} if own.get(key) != stored.get(key) and own.get(key, stored.get(key)))
@@ -78,7 +86,7 @@ def describe_adapter(net: Any, model: Mapping[str, Any] | None) -> dict[str, Any
     kept = {key: value for key, value in config.items() if not key.startswith(UNUSED) and DROPOUT not in key}
     kept = json.loads(json.dumps(kept, default=_plain))
     base = {**model, "name": str(config["base_model_name_or_path"]), "revision": config.get("revision")}
-    description = {"adapter": kept, "base": base, "weights": _base_hash(net)}
+    description = {"adapter": kept, "base": base, "weights": _base_hash(net), "active": net.active_adapter}
     try:
         build_adapted(description)
     except ModebridgeError:
@@ -99,7 +107,8 @@ def build_adapted(description: Mapping[str, Any]) -> nn.Module:
             # A head for another number of classes is replaced by the adapter's; the hash covers all that is used.
             model = cls.from_pretrained(base["name"], ignore_mismatched_sizes=True, **options)
             kept = {key: value for key, value in adapter.items() if not key.startswith(UNUSED)}
-            net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True))
+            name = description.get("active", "default")  # earlier versions did not store it
+            net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True), name)
     except Exception as error:  # other libraries, and a hub, can raise anything
         raise ModebridgeError(
             f"Expected the base '{base['name']}' of an adapter to be found and built, but got '{first_line(error)}'; "
@@ -158,7 +167,7 @@ def _names(net: Any) -> dict[str, str]:
     import peft
 
     with quiet():
-        own = peft.get_peft_model_state_dict(net, save_embedding_layers=False)
+        own = peft.get_peft_model_state_dict(net, adapter_name=net.active_adapter, save_embedding_layers=False)
     places = {tensor.data_ptr(): name for name, tensor in net.state_dict().items()}
     return {name: places[tensor.data_ptr()] for name, tensor in own.items()}
 

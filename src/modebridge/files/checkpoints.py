@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,18 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError, first_line, some
 from modebridge.files.adapters import CONFIG as ADAPTER, WEIGHTS as ADAPTER_WEIGHTS, adapter_state, quiet
 from modebridge.files.checkpoint_search import find_places, natural
-from modebridge.modes import Mode
+from modebridge.modes import Mode, check_net
 
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin", ADAPTER_WEIGHTS)
 """File names in folders with one network each: ours, and Hugging Face's."""
+
+_UNUSED = re.compile(
+    r"_|(transformers_version|(torch_)?dtype|architectures|gradient_checkpointing|problem_type|model_type|use_cache|"
+    r"return_dict|output_(attentions|hidden_states)|tie_\w+|bos_token_id|label2id|id2label|quantization_config)$|"
+    r"attn_impl|experts_impl|auto_map|init|mask_time|mask_feature|chunk_size|.*(dropout|pdrop|drop\w*_rate|drop$|loss)"
+)
+"""Keys of a config of transformers that do not change what a trained network computes; labels are compared apart."""
 
 _PLAIN = "save only the state dict, torch.save(net.state_dict(), file), or use safetensors"
 
@@ -61,6 +69,7 @@ def load_checkpoint(
     >>> mode.id == Mode.from_module(net).id
     True
     """
+    check_net(net)
     file = Path(path)
     if (folder := _pretrained_folder(net, file)) is not None:
         return _from_pretrained(net, folder)
@@ -85,6 +94,7 @@ def load_checkpoints(
     Of a folder, its weight files are read sorted by name (2 before 10), and those of subfolders with one network each,
     such as the `modes` of a run. For `ema` and `ignore` see `load_checkpoint`.
     """
+    check_net(net)
     modes: list[Mode] = []
     for path in [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]:
         # A folder of one network may hold other files with such endings, as Trainer's training_args.bin.
@@ -126,7 +136,37 @@ def _from_pretrained(net: Any, folder: Path) -> Mode:
             f"Expected '{folder}' to hold all weights of {type(net).__name__}, but {some(missing)} are missing; use a "
             "checkpoint of the fine-tuned network, not of the backbone."
         )
-    return _mode(net, model.state_dict(), folder)
+    mode = _mode(net, model.state_dict(), folder)
+    _check_config(net, model, folder)
+    return mode
+
+
+def _check_config(net: Any, model: Any, folder: Path) -> None:
+    """Raise an error if the config of a folder makes another function of the same tensors, or has other labels."""
+    own, stored = (json.loads(each.config.to_json_string(use_diff=False)) for each in (net, model))
+    for key, ours, theirs in _differences(own, stored):
+        raise ModebridgeError(
+            f"Expected '{folder}' to have {key} {ours}, as the network does, but got {theirs}; modes differ in tensors "
+            "only, so use networks of one config."
+        )
+    for label, ours in (own.get("id2label") or {}).items():
+        theirs = (stored.get("id2label") or {}).get(label, ours)
+        # Labels without names may be the same.
+        if f"LABEL_{label}" not in (ours, theirs) and str(ours).casefold() != str(theirs).casefold():
+            raise ModebridgeError(
+                f"Expected class {label} of '{folder}' to be '{ours}', as the network's config says, but got "
+                f"'{theirs}'; train both with the same id2label, or correct it in config.json if only the names differ."
+            )
+
+
+def _differences(own: Any, stored: Any, inside: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """What two configs say differently; what only one of them has is of another version of transformers."""
+    for key in sorted(key for key in {*own} & {*stored} if not _UNUSED.match(key)):
+        ours, theirs = own[key], stored[key]
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            yield from _differences(ours, theirs, f"{inside}{key}.")
+        elif ours != theirs:
+            yield f"{inside}{key}", ours, theirs
 
 
 def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:

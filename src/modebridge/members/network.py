@@ -133,8 +133,9 @@ class ModeMember(OneNetwork, TrainedNetwork):
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         names = [mode.name for mode in cls.of(recipe)]
         roles = {1: "one", 2: "two"}
+        alone, several = {1: "the first one alone"}, "their mean probability"
         ensembles = [
-            Row(networks(m), tuple(names[:m]), cls.family, (m, 0), "their mean probability", roles.get(m, ""))
+            Row(networks(m), tuple(names[:m]), cls.family, (m, 0), alone.get(m, several), roles.get(m, ""))
             for m in range(1, recipe.modes + 1)
         ]
         cascades = [

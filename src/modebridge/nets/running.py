@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -111,13 +111,17 @@ class Taps:
         for module, tap in places:
             module.register_forward_hook(_Reader(self._by_thread, tap))
 
-    def read(self, forward: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The logits of a forward pass, run once on the calling thread, and the features by tap."""
+    def read(self, net: nn.Module, inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """The logits of a network, run once on the calling thread, and the features by tap.
+
+        Features of tokens that `attention_mask` leaves out are zeros: what is read there depends on how long the other
+        sequences of the batch are.
+        """
         outer = self._by_thread.readings
         readings: dict[str, tuple[Tensor, int]] = {}
         self._by_thread.readings = readings
         try:
-            logits = forward()
+            logits = call(net, inputs)
         finally:
             self._by_thread.readings = outer
         for tap in self._names:
@@ -132,7 +136,14 @@ class Taps:
                     f"Expected the output of tap '{tap}' to stay unchanged, but a later layer changed it in place; "
                     "tap that layer instead."
                 )
-        return logits, {tap: readings[tap][0] for tap in self._names}
+        return logits, {tap: _without_padding(readings[tap][0], inputs) for tap in self._names}
+
+
+def _without_padding(feature: Tensor, inputs: Inputs) -> Tensor:
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    if mask is None or feature.dim() != 3 or mask.shape != feature.shape[:2]:
+        return feature
+    return feature.masked_fill((mask == 0)[..., None], 0.0)
 
 
 class _ByThread(threading.local):
@@ -259,7 +270,7 @@ class Tapped(nn.Module):
 
     def forward(self, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits (B, K) and the features by tap."""
-        return self._taps.read(lambda: call(self.net, images))
+        return self._taps.read(self.net, images)
 
     def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits and features with a state from `state_of`."""

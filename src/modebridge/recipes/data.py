@@ -48,12 +48,13 @@ class DataFacts:
     image: tuple[int, ...] | None  # (C, H, W), or the shape of any other single input; None if there are several inputs
     class_names: tuple[str, ...]  # their numbers if unknown
     counts: Mapping[str, int]  # images by split
+    cut: bool = False  # whether validation images were split off the user's training images
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
         """From the output of `asdict`, also after a round trip through JSON."""
         image = None if record["image"] is None else tuple(record["image"])
-        return cls(record["classes"], image, tuple(record["class_names"]), record["counts"])
+        return cls(record["classes"], image, tuple(record["class_names"]), record["counts"], record.get("cut", False))
 
 
 class RunData:
@@ -134,7 +135,7 @@ class RunData:
         classes, few = self.splits.train.classes, self.few()
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
-        return DataFacts(classes, image, _class_names(self.splits.class_names, classes), counts)
+        return DataFacts(classes, image, _class_names(self.splits.class_names, classes), counts, self.splits.cut)
 
     @property
     def fed_as(self) -> tuple[object, ...]:
@@ -228,7 +229,7 @@ def load_splits(data: DataConfig, folder: Path | str | None = None, size: int = 
             )
         part = part.part(0, count) if count else part
         parts[name] = replace(part, size=size) if isinstance(part, ImageFiles) else part
-    return Splits(**parts, class_names=splits.class_names)
+    return Splits(**parts, class_names=splits.class_names, cut=splits.cut)
 
 
 def _from_function(data: DataConfig) -> Splits:
@@ -252,14 +253,15 @@ def _from_function(data: DataConfig) -> Splits:
             f"Expected images in one tensor for data.pad and data.flip, but '{data.name}' returns {got}; set both to 0 "
             "and augment in your function."
         )
-    if "valid" not in parts:
+    cut = "valid" not in parts
+    if cut:
         if not isinstance(train, ImageSet):
             raise ModebridgeError(
                 f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be split; return "
                 "(train, valid, test)."
             )
         parts["train"], parts["valid"] = cut_off(train)
-    return Splits(**parts, class_names=next(filter(None, named), ()))
+    return Splits(**parts, class_names=next(filter(None, named), ()), cut=cut)
 
 
 def _given_part(given: object, name: str) -> ImageSet | LoaderSet:

@@ -142,8 +142,11 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
     except ModebridgeError:
         raise
     except (Exception, SystemExit) as error:  # a user's program can raise anything
+        # "timm.new" is missing from what is installed.
+        missing = error.name if isinstance(error, ModuleNotFoundError) and "." not in (error.name or ".") else None
         raise ModebridgeError(
-            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; fix it."
+            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; "
+            f"{f'install {missing}' if missing else 'fix it'}."
         ) from error
     finally:
         sys.path.remove(str(path.parent))

@@ -50,10 +50,6 @@ STYLE: Any = {
 }
 
 
-NAMED = {"heads": "with heads", "bridge": "with a bridge", "distilled": "distilled", "cascade": "cascade"}
-"""How the rows that are shown first are called in the plot of costs, by their role."""
-
-
 def styled(draw: Callable[P, str]) -> Callable[P, str]:
     """Draw in `STYLE`; matplotlib is imported only when something is drawn."""
 
@@ -95,8 +91,8 @@ def svg_of(figure: Figure) -> str:
 def cost_figure(rows: Sequence[Row]) -> str:
     """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
 
-    Those and what is shown first are named. Rows that are far worse than one network are listed below an axis instead
-    of drawn: they would flatten all others.
+    Those are named; others are in the legend, as names would collide where many rows cost little. Rows that are far
+    worse than one network are listed below an axis instead of drawn: they would flatten all others.
     """
     ensembles = [row for row in rows if row.family == rows[0].family]
     families = list(dict.fromkeys(row.family for row in rows))
@@ -118,14 +114,10 @@ def cost_figure(rows: Sequence[Row]) -> str:
                     axis.vlines(places[row.name][0], scale * low, scale * high, color=color, alpha=0.4, linewidth=1.1)
             xs, ys = [places[row.name][0] for row in shown], [places[row.name][1] for row in shown]
             axis.plot(xs, ys, marker, color=color, markersize=5.5, label=family, zorder=3)
-        side = (-4, 3) if score == "accuracy" else (-4, -9)  # left of the point, where the line bends away
-        for row in ensembles:
+        for row, place, (_, before) in zip(ensembles, line, [line[0], *line], strict=False):
+            side = (-4, 3 if place[1] >= before else -9)  # left of the point, off the line that comes from there
             short = row.name.partition(" ")[0]
-            axis.annotate(short, places[row.name], side, textcoords="offset points", fontsize=8, ha="right")
-        for row in rows:
-            if row.role in NAMED and row not in far:
-                look: dict[str, Any] = {"fontsize": 8, "color": styles[row.family][0], "va": "center"}
-                axis.annotate(NAMED[row.role], places[row.name], (6, 0), textcoords="offset points", **look)
+            axis.annotate(short, place, side, textcoords="offset points", fontsize=8, ha="right")
         missing = ", ".join(f"{row.name} ({places[row.name][1]:.3g})" for row in far)
         below = f"\nnot shown, far worse: {missing}" if missing else ""
         axis.set_xlabel(f"FLOPs, relative to one network{below}", wrap=True)
@@ -171,7 +163,7 @@ def risk_figure(rows: Sequence[Row], answers: LogitTable) -> str:
         curve = risk_coverage(answers.calibrated(row.members, threshold=row.scores.threshold), answers.test_labels)
         some = slice(len(curve.risk) // 5, None, max(1, len(curve.risk) // 200))
         lines[row.name] = (100 * curve.coverage[some]).tolist(), (100 * curve.risk[some]).tolist()
-    return lines_figure("images answered, %, the most confident first", [("errors among them, %", lines)])
+    return lines_figure("images answered, %, the most confident first", [("errors among images answered, %", lines)])
 
 
 @styled

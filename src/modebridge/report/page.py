@@ -17,10 +17,13 @@ from modebridge.report.figures import (
     reliability_figure,
     risk_figure,
 )
-from modebridge.report.tables import TERMS, StudyTable, decisions_table
+from modebridge.report.tables import COLUMNS, DECISIONS, TERMS, StudyTable, decisions_table
 from modebridge.report.verdict import short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
+
+KINDS = {"modes": "networks", "students": "distilled network"}
+"""What the page calls the artifacts of a folder, if not like the folder."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def page(data: PageData) -> str:
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,
-        terms=TERMS,
+        terms=_terms(data),
     )
 
 
@@ -109,6 +112,15 @@ def _kinds(rows: Sequence[Row]) -> dict[str, list[str]]:
         if row.note:
             kinds.setdefault(row.note, []).append(row.name)
     return kinds
+
+
+def _terms(data: PageData) -> dict[str, str]:
+    """What the terms of the page mean."""
+    columns = [*DECISIONS, *(column for study in data.studies for table in study.tables for column in table.columns)]
+    used = {*(name.removesuffix(" %") for name in COLUMNS), *(column.name for column in columns)}
+    used |= {"R2", "KL"} if data.heads.imitators or data.bridges.imitators else set()
+    known = {", ".join(name for name in names.split(", ") if name in used): text for names, text in TERMS.items()}
+    return {names: text for names, text in known.items() if names}
 
 
 def best_for_cost(rows: Sequence[Row]) -> set[str]:
@@ -153,12 +165,13 @@ def _profiles(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
 
 
 def _training(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, one panel per folder of artifacts: modes, curves, bridges."""
-    panels = []
+    """Training losses by epoch, one panel per kind: networks, curves, bridges, heads, distilled network."""
+    panels: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for folder, series in metrics.items():
-        losses = {
-            f"{folder}/{name}": ([one.number for one in epochs], [one.losses["train"] for one in epochs])
-            for name, epochs in series.items()
-        }
-        panels.append((f"training loss of {folder}", losses))
-    return lines_figure("epoch", panels)
+        for name, epochs in series.items():
+            kind = "heads" if name.startswith("heads-") else KINDS.get(folder, folder)
+            number = str(int(name) + 1) if name.isdigit() else name
+            label = f"{kind.removesuffix('s')} {number}" if name[0].isdigit() else name
+            losses = [one.number for one in epochs], [one.losses["train"] for one in epochs]
+            panels.setdefault(f"training loss: {kind}", {})[label] = losses
+    return lines_figure("epoch", list(panels.items()))

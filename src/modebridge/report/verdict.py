@@ -9,14 +9,21 @@ from modebridge.scoring import Row
 SKILL = 0.1
 """The share of the guessing NLL that one network must remove before anything can be compared."""
 
-SHOWN = ("one", "distilled", "heads", "bridge", "cascade", "two")
+SHOWN = ("one", "distilled", "heads", "bridge", "control", "cascade", "two")
 """The roles of the rows that are shown first; a bridge only where there are no heads."""
 
 
 def short_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a newcomer needs: one network, what is made of several at about its cost, two networks."""
-    roles = {row.role for row in rows}
-    return [row for row in rows if row.role in SHOWN and not (row.role == "bridge" and "heads" in roles)]
+    """The rows that a newcomer needs: one network, what is made of several at its cost, the best, two networks."""
+    hidden = "bridge" if any(row.role == "heads" for row in rows) else ""
+    best = _best(rows)
+    return [row for row in rows if row is best or (row.role in SHOWN and row.role != hidden)]
+
+
+def _best(rows: Sequence[Row]) -> Row | None:
+    """The row of the lowest NLL among what was made of the networks and costs less than two."""
+    cheap = [row for row in rows if row.is_cheap and row.family != rows[0].family]
+    return min(cheap, key=lambda row: row.scores.nll, default=None)
 
 
 def closed_gap(one: float, bridged: float, two: float) -> float:
@@ -37,8 +44,7 @@ def verdict(rows: Sequence[Row], guess_nll: float) -> str:
             f"One network is hardly better than guessing: its NLL is {one.nll:.3f}, that of predicting the class "
             f"frequencies {guess_nll:.3f}. Train the networks longer before you compare anything."
         )
-    cheap = [row for row in rows if row.is_cheap and row.family != rows[0].family]
-    best = min(cheap, key=lambda row: row.scores.nll, default=None)
+    best = _best(rows)
     if not helps(by_role["two"]):
         said = f"Two networks are not clearly better than one here: NLL {two.nll:.3f} and {one.nll:.3f}"
         if best is None or not helps(best):
@@ -49,12 +55,14 @@ def verdict(rows: Sequence[Row], guess_nll: float) -> str:
         return (
             f"Two networks take the NLL from {one.nll:.3f} to {two.nll:.3f}, at twice the cost. Nothing else was made."
         )
-    said = (
-        f"{named.name[:1].upper()}{named.name[1:].replace(' + ', ' with ')} {_cost(named)} and {_worth(named, rows)}."
-    )
+    said = f"{named.name[:1].upper()}{named.name[1:].replace(' + ', ' with ')} {_cost(named)} and {_worth(named, rows)}"
+    control, own = by_role.get("control", named), named.scores
+    cheaper = control.scores.cost.relative_flops <= own.cost.relative_flops
+    if control not in (named, best) and cheaper and control.scores.nll <= own.nll:
+        said += f"; the control, {control.name}, has {control.scores.nll:.3f} at no more cost"
     if best is None or round(best.scores.nll, 3) >= round(named.scores.nll, 3):
-        return f"{said} Nothing else here that costs less than two networks is better."
-    return f"{said} Better still for less than two networks: the {best.name}, {_price(best)}."
+        return f"{said}. Nothing else here that costs less than two networks is better."
+    return f"{said}. Lower still for less than two networks: the {best.name}, {_price(best)}."
 
 
 def helps(row: Row) -> bool:
@@ -79,10 +87,13 @@ def _worth(row: Row, rows: Sequence[Row]) -> str:
         return f"is not clearly better than one network: NLL {own:.3f}, one network {levels[0]:.3f}"
     reached = [k for k, level in enumerate(levels) if own <= level]
     if max(reached) == 0:
-        share = closed_gap(levels[0], own, levels[1])
+        share = f"{closed_gap(levels[0], own, levels[1]):.0%}"
+        if bounds := row.scores.intervals.get("closed"):
+            share += f" (95% interval {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
         figures = f"NLL {own:.3f}, one {levels[0]:.3f}, two {levels[1]:.3f}"
-        return f"closes {share:.0%} of the gap between one network and two: {figures}".replace("%", " %")
+        return f"closes {share} of the gap between one network and two: {figures}".replace("%", " %")
     last = max(reached)
-    how = "better than" if own < levels[last] and last == len(levels) - 1 else "as good as"
+    (low, _), (_, high) = (one.scores.intervals["gain"] for one in (row, ensembles[last]))
+    how = "better than" if low > high else "about as good as"
     count = ensembles[last].name
     return f"is {how} {count}: NLL {own:.3f}, one {levels[0]:.3f}, {count.partition(' ')[0]} {levels[last]:.3f}"

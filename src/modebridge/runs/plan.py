@@ -10,13 +10,18 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints, weight_files
-from modebridge.members import ModeMember, Setting, key_of
+from modebridge.members import ModeMember, Setting, key_of, members_of
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, differences, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 
 DATA, GIVEN = "data.json", "given.json"
+LEAK = (
+    "Validation images are split off train: if the given networks saw all of train, temperatures, cascades and advice "
+    "are fitted on training images; pass validation images that no checkpoint was trained on: return (train, valid, "
+    "test), or add a folder valid beside train."
+)
 
 
 def existing(path: Path | str, *, writes: bool = True) -> RunFolder:
@@ -72,6 +77,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
 
     Returns sentences to show before training: which settings have changed since the last run.
     """
+    members_of(recipe)  # raises an error for unknown methods
     written = check_folder(folder, recipe, seed)
     settings = folder.record(RESULTS).get("settings")
     before = from_toml(settings, RESULTS) if isinstance(settings, str) else written
@@ -114,6 +120,11 @@ def checkpoint_names(place: Path, count: int) -> list[str]:
     files = weight_files(place) if place.is_dir() else []
     names = [str(file.relative_to(place)) for file in files]
     return names if len(names) == count else [f"network {k + 1} of {place.name}" for k in range(count)]
+
+
+def leaks(folder: RunFolder) -> list[str]:
+    """A sentence if modes were passed to a run that splits its validation images off train."""
+    return [LEAK] if folder.record(GIVEN) and folder.record(DATA).get("cut") else []
 
 
 def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
-from modebridge.runs.plan import find_recipe_of, recipe_in, setting_for
+from modebridge.runs.plan import find_recipe_of, leaks, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
@@ -149,7 +149,12 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         provenance=_provenance(recipe, seed, results, trained),
         recipe=(folder.path / RECIPE).read_text(encoding="utf-8"),
         # Last, after everything has been read.
-        warnings=[*curve_warnings(recipe, answers), *missing_members(folder, recipe, answers), *folder.left_out()],
+        warnings=[
+            *curve_warnings(recipe, answers),
+            *leaks(folder),
+            *missing_members(folder, recipe, answers),
+            *folder.left_out(),
+        ],
     )
 
 

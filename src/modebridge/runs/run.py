@@ -31,7 +31,7 @@ from modebridge.report import as_dicts, csv_of, decisions_table, markdown_table,
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
-from modebridge.runs.plan import DATA, GIVEN, given_keys
+from modebridge.runs.plan import DATA, GIVEN, given_keys, leaks
 from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import LogitTable, Row
@@ -156,7 +156,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        return curve_warnings(self.recipe, self.table)
+        return [*curve_warnings(self.recipe, self.table), *leaks(self.folder)]
 
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""

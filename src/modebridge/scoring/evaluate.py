@@ -143,7 +143,7 @@ def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> tuple[Sc
 
     def mean(images: Inputs) -> Tensor:
         first[:] = first or [images]
-        return average(ensemble.table(images, "data"), ensemble.mean)
+        return average(ensemble.table(images, "of data"), ensemble.mean)
 
     temperature = float(ensemble.temperature) if ensemble.calibrated else None
     with _evaluating(ensemble):

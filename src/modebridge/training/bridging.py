@@ -72,8 +72,8 @@ def fit_bridge(
     networks cannot (docs/frontier.md). Labels that are predicted no better than by chance are not used.
 
     Unless the config sets mixup or CutMix, bridges are trained with mixup 0.4, as in the paper; but with CutMix 1.0 if
-    all heads are on other modes, the inputs images, and the modes right on 80 % of the training data or more. There it
-    did better (docs/frontier.md) unless training was short: below some hundred steps set mixup=0.4.
+    all heads are on other modes, the inputs images or tokens, and the modes right on 80 % of the training data or
+    more. There it did better (docs/frontier.md) unless training was short: below some hundred steps set mixup=0.4.
 
     Args:
         net: the base network.
@@ -105,14 +105,9 @@ def fit_bridge(
             modes = modes.with_statistics(net, 0.5, checked)
     elif target == "curve" and not isinstance(modes, Curve):
         others = other_targets(listed(modes), kind)
-        fit = accuracy, images, classes = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
-        if accuracy <= by_chance(images, classes):
-            warnings.warn(
-                f"A network that the bridge reads is right on only {accuracy:.0%} of its training data, no better than "
-                "chance: check that it is trained, and that images and labels are as in its training.",
-                stacklevel=2,
-            )
-        if needs_labels(*fit) and body is None:
+        read = listed(modes)[: READS[kind]]
+        accuracy, chance = check_chance(net, read, train, engine, "A network that the bridge reads")
+        if chance < accuracy < LABELS_BELOW and body is None:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "
                 f"{accuracy:.0%} of its training data. Pass target= to choose what it learns.",
@@ -194,41 +189,53 @@ def _fit_all(
     return objective.result(states)
 
 
-def needs_labels(accuracy: float, images: int, classes: int) -> bool:
-    """Whether labels would teach a bridge much, from what `training_accuracy` found.
+def check_chance(
+    net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine, what: str
+) -> tuple[float, float]:
+    """Warn if modes, called `what`, are no better than chance; returns their lowest accuracy, and that of chance.
 
-    Not if they are predicted no better than by chance (within three standard errors): then they are probably no real
-    labels, which imitation does not need.
-
-    >>> [needs_labels(accuracy, 1000, 10) for accuracy in (0.1, 0.2, 0.94, 0.95)]
-    [False, True, True, False]
+    Labels that are predicted so are perhaps no real ones, which imitation does not need.
     """
-    return by_chance(images, classes) < accuracy < LABELS_BELOW
+    accuracy, counts = training_accuracy(net, modes, train, engine)
+    chance = by_chance(counts)
+    if accuracy <= chance < 1:
+        warnings.warn(
+            f"{what} is right on only {accuracy:.0%} of its training data, no better than chance (the most frequent "
+            f"label is {max(counts) / max(sum(counts), 1):.0%} of it): check that it is trained, and that images and "
+            "labels are as in its training.",
+            stacklevel=3,
+        )
+    return accuracy, chance
 
 
-def by_chance(images: int, classes: int) -> float:
-    """The highest accuracy that chance explains: three standard errors above guessing."""
-    chance = 1 / max(classes, 1)
-    return chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1))
+def by_chance(counts: Sequence[int]) -> float:
+    """The highest accuracy that needs no skill, from the number of images with each label.
+
+    Always the most frequent label, or three standard errors above guessing.
+
+    >>> [round(by_chance(counts), 3) for counts in ([100] * 10, [600, 400], [9, 0])]
+    [0.128, 0.6, 1.0]
+    """
+    images, guess = max(sum(counts), 1), 1 / max(len(counts), 1)
+    return max(max(counts, default=0) / images, guess + 3 * math.sqrt(guess * (1 - guess) / images))
 
 
 @torch.no_grad()
-def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> tuple[float, int, int]:
-    """The lowest accuracy of modes on the first batches of epoch 0, the number of images (or places), and classes."""
+def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> tuple[float, list[int]]:
+    """The lowest accuracy of modes on the first batches of epoch 0, and how many images (or places) have each label."""
     base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
-    right, seen, images, classes = [0] * len(modes), 0, 0, 0
+    right, counts, images = [0] * len(modes), torch.zeros(1, dtype=torch.long), 0
     go_to_epoch(train, 0)
     for item in train:
         batch = check_batch(item, "train")
         (inputs, labels), _ = engine.moved(batch, {})
         images += len(labels)
-        seen += int((labels != IGNORED).sum())
         for k, state in enumerate(states):
             with runs_on(net, batch[0], "train", engine.device), engine.precision():
                 logits = run(base, state.params, state.buffers, inputs)
             check_labels(batch[1], logits.shape[1:], "train")
             right[k] += int((logits.argmax(dim=-1) == labels).sum())
-        classes = logits.shape[-1]
+        counts = counts + torch.bincount(batch[1][batch[1] != IGNORED].cpu(), minlength=logits.shape[-1])
         if images >= IMAGES:
             break
-    return min(right) / max(seen, 1), seen, classes
+    return min(right) / max(int(counts.sum()), 1), counts.tolist()

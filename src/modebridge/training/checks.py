@@ -28,6 +28,7 @@ from modebridge.batches import (
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line, plural
+from modebridge.files.adapters import has_adapter
 from modebridge.matching import are_tokens, image_size, suits_cutmix
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import frozen_copy, logits_of, run
@@ -76,9 +77,10 @@ def run_training(
             # Training can diverge and stay finite; a loss that does not raises an error in the loop.
             old, new = float(trees.norm(start.params)), float(trees.norm(states[member].params))
             if new > GROWN * old > 0:
+                rate = "" if config.lr is None else f" (lr={config.lr:g})"
                 warnings.warn(
                     f"The norm of the weights of '{member}' grew {new / old:.3g} times, from {old:.3g} to {new:.3g}: "
-                    f"training diverged; lower the learning rate (lr={config.lr:g}).",
+                    f"training diverged; lower the learning rate{rate}.",
                     stacklevel=3,
                 )
                 return trained  # one warning is enough: all members have the same settings
@@ -206,11 +208,19 @@ def mixing_of(config: TrainConfig, mixup: float, inputs: Inputs) -> tuple[float,
         mixup = config.mixup or 0.0
     elif are_tokens(inputs):
         return 0.0, TOKEN_CUTMIX if suits_cutmix(inputs) else 0.0
-    integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
+    named = {name.removeprefix("images/"): tensor for name, tensor in flatten(inputs).items()}
+    integers = [name for name, tensor in named.items() if not tensor.is_floating_point()]
+    if integers and config.mixup is config.cutmix is None:
+        name, odd = next((name, tensor) for name, tensor in named.items() if not are_tokens(tensor))
+        raise ModebridgeError(
+            f"Expected all inputs beside '{integers[0]}' to be integers (batch, length), as tokens and masks are, but "
+            f"got '{name}' of {tuple(odd.shape)} and {odd.dtype}; pass masks as integers, leave out what the network "
+            "does not need, or set mixup=0."
+        )
     if mixup and integers:
         raise ModebridgeError(
-            f"Expected mixup to be 0 for integers such as tokens and masks, but got {mixup:g} and "
-            f"'{integers[0].removeprefix('images/')}'; set mixup=0."
+            f"Expected mixup to be 0 for integers such as tokens and masks, but got {mixup:g} and '{integers[0]}'; set "
+            "mixup=0."
         )
     if cutmix:
         image_size(inputs)
@@ -221,9 +231,10 @@ def trainable(net: nn.Module) -> set[str]:
     """The names of the parameters with `requires_grad`; raises an error if there are none or if any is complex."""
     names = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     if not names:
+        whole = "call requires_grad_(True) on it, or on the layers to train"
         raise ModebridgeError(
             f"Expected {type(net).__name__} to have trainable parameters, but got requires_grad=False for all; "
-            "call requires_grad_(True) on it, or on the layers to train."
+            f"{'load its adapter with is_trainable=True' if has_adapter(net) else whole}."
         )
     for name, parameter in net.named_parameters():
         if parameter.is_complex():

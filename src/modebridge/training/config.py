@@ -31,7 +31,8 @@ CHOICES = {
     "keep": ("best", "last"),
     "precision": ("auto", "fp32", "bf16"),
 }
-LEAST = {"epochs": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0, "warmup": 1, "average_from": 0}
+LEAST: dict[str, float] = dict.fromkeys(("lr", "momentum", "weight_decay", "clip", "mixup", "cutmix"), 0.0)
+LEAST |= {"epochs": 0, "warmup": 1, "average_from": 0}
 """Lower limits; those of integers are integers."""
 HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
 """Fields that do not determine the numbers, up to rounding."""
@@ -56,7 +57,8 @@ class TrainConfig:
         epochs: passes over the training data.
         lr: the peak learning rate; None is 0.1 for SGD and 0.001 for AdamW.
         optimizer: "sgd", as in the paper; "adamw"; "auto", AdamW for networks with attention or layer norm, else and
-            for bridges SGD; or a function from parameters to any `torch.optim.Optimizer`, which follows the schedule.
+            for bridges SGD; or a function from a list of parameters to a `torch.optim.Optimizer`, with the rate, which
+            follows the schedule, and the decay; not one that needs a closure (LBFGS), or only takes matrices (Muon).
         momentum: momentum of SGD.
         weight_decay: L2 penalty on every parameter, including norms and biases; AdamW does not decay vectors.
         clip: maximum norm of the gradient of all parameters; 0 turns it off.
@@ -68,8 +70,8 @@ class TrainConfig:
         keep: "best" on validation, or the "last" epoch.
         seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
         mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
-        cutmix: alpha of CutMix, for images only; 0 turns it off, None is the method's default. With mixup as well, each
-            batch gets one of the two; if only one of the two is set, the other is off.
+        cutmix: alpha of CutMix, for images and tokens; 0 turns it off, None is the method's default. With mixup as
+            well, each batch gets one of the two; if only one of the two is set, the other is off.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto": the network's device, else a GPU if there is one.
         precision: "fp32"; "bf16" for convolutions and products (weights, gradient sums and updates stay fp32); "auto"
             is bf16 on a GPU.
@@ -103,7 +105,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value, whole = getattr(self, name), isinstance(least, int)
-            value = least if name == "lr" and value is None else value
+            value = least if value is None and getattr(TrainConfig, name, 0) is None else value
             # The upper limit also excludes nan, inf, and integers too large for a float.
             if not (isinstance(value, int if whole else int | float) and least <= value <= MOST):
                 raise ModebridgeError(
@@ -124,10 +126,12 @@ class TrainConfig:
                 raise ModebridgeError(
                     f"Expected {name} to be {', '.join(others)} or {last}, but got '{getattr(self, name)}'; choose one."
                 )
-        for name in ("mixup", "cutmix"):
-            alpha = getattr(self, name)
-            if alpha is not None and not 0 <= alpha <= MOST:
-                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
+        for name in ("lr", "momentum", "weight_decay", "nesterov") if callable(self.optimizer) else ():
+            if getattr(self, name) != getattr(TrainConfig, name):
+                raise ModebridgeError(
+                    f"Expected {name} to be left out where optimizer is a function, but got {getattr(self, name)}; set "
+                    "it in the function."
+                )
 
     @property
     def key(self) -> str:
@@ -147,7 +151,7 @@ class TrainConfig:
                     f"rate of {self.lr:g} is large; leave lr out, or set optimizer='sgd'.",
                     stacklevel=4,
                 )
-        rate = RATES[chosen] if isinstance(chosen, str) else 1.0
+        rate = RATES[chosen] if isinstance(chosen, str) else None
         return replace(self, optimizer=chosen, lr=rate if self.lr is None else self.lr)
 
     def factor(self, epoch: int) -> float:
@@ -278,9 +282,10 @@ def _device(given: torch.device | str) -> torch.device:
         raise ModebridgeError(
             f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
         ) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    if missing.get(device.type):
         raise ModebridgeError(
-            "Expected a CUDA device, but torch sees none on this machine; use the CPU or install torch for CUDA."
+            f"Expected a GPU for device '{given}', but torch sees none of that kind here; use 'cpu', or another torch."
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ModebridgeError(

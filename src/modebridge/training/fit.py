@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from modebridge import seeds as random
@@ -17,6 +18,7 @@ from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics, to_mode
 from modebridge.nets import fresh_weights, frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
+from modebridge.training.bridging import check_chance
 from modebridge.training.checks import (
     check_config,
     check_teachers,
@@ -181,7 +183,8 @@ def distill(
         student: another architecture for the student; None uses `net`.
         start: the student's initial weights: a mode, for fine-tunes of a pretrained network. None initializes new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
-        valid: held-out data for `config.keep == "best"`, and to warn if the student is worse than the first teacher.
+        valid: held-out data for `config.keep == "best"`, and to warn if the student is worse than the first
+            network of the teachers.
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
@@ -193,9 +196,15 @@ def distill(
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     student = student or net
     plan = StudentPlan(student, start or fresh_mode(student, config.seed), teachers, loss or DistillationLoss())
+    one = teachers[0]
+    base, first = (net, one) if isinstance(one, Mode) else (one.bases[0], one.first)
+    check_loader(train, "train")
+    check_modes(base, [first], 1, "distillation")
+    with torch.random.fork_rng(devices=[]):  # a look at the data must not change what loaders draw
+        check_chance(base, [first], train, Engine.of(config, net), "The first teacher")
     trained = fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
-    if valid is not None and isinstance(teachers[0], Mode):
-        warn_if_worse(Ensemble(net, [teachers[0]]), Ensemble(student, [trained]), valid, config, "With the student")
+    if valid is not None:
+        warn_if_worse(Ensemble(base, [first]), Ensemble(student, [trained]), valid, config, "With the student")
     return trained
 
 

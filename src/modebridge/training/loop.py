@@ -76,7 +76,7 @@ def train(
     with tqdm(desc=title, total=config.epochs, initial=first, unit="epoch", disable=_hidden(config, engine)) as bar:
         for number in range(first, config.epochs):
             start = time.perf_counter()
-            lr = (config.lr or 0.0) * config.factor(number)
+            lr = (1.0 if config.lr is None else config.lr) * config.factor(number)
             losses, images = loop.epoch(number, lr)
             scores = loop.validate(number) if config.keep == "best" else {}
             epoch = Epoch(number + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start)

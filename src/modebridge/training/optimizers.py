@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.training.config import TrainConfig
 from modebridge.types import Params
 
@@ -25,9 +26,9 @@ class TorchOptimizer:
 
     def __init__(self, params: Params, config: TrainConfig, pace: Mapping[str, tuple[float, float]]) -> None:
         self._params = {name: nn.Parameter(tensor) for name, tensor in params.items()}
-        self._peak = config.lr or 0.0
+        self._peak = 1.0 if config.lr is None else config.lr
         if callable(config.optimizer):
-            self._optimizer = config.optimizer(list(self._params.values()))
+            self._optimizer = _theirs(config.optimizer, list(self._params.values()))
             if not isinstance(self._optimizer, torch.optim.Optimizer):
                 raise ModebridgeError(
                     f"Expected optimizer to return a torch.optim.Optimizer, but got {type(self._optimizer).__name__}; "
@@ -42,6 +43,17 @@ class TorchOptimizer:
             parts = [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
             self._optimizer = torch.optim.AdamW(parts, lr=self._peak)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self.built = self._description() if callable(config.optimizer) else ""
+
+    def _description(self) -> str:
+        """What a function made, as text that is the same in every process."""
+        names = {id(parameter): name for name, parameter in self._params.items()}
+        options = [
+            (name, [names.get(id(one)) for one in value] if name == "params" else _text(value))
+            for group in self._optimizer.param_groups
+            for name, value in sorted(group.items())
+        ]
+        return f"{type(self._optimizer)} {options}"
 
     def __call__(self, gradients: Params, lr: Tensor | float) -> None:
         """One update; `lr` is the peak of the config times the factor of the schedule."""
@@ -50,23 +62,48 @@ class TorchOptimizer:
             group["lr"] = rate * factor
         for name, parameter in self._params.items():
             parameter.grad = gradients[name]
-        self._optimizer.step()
+        _theirs(self._optimizer.step) if self.built else self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """What it remembers, by name; numbers become tensors."""
         found: dict[str, Tensor] = {}
-        for k, state in self._optimizer.state_dict()["state"].items():
-            for name, value in state.items():
-                kind = STATE if isinstance(value, Tensor) else NUMBER
-                found[f"{kind}/{k}/{name}"] = torch.as_tensor(value)
+        parts = dict(self._optimizer.state_dict()["state"])
+        for k, group in enumerate(self._optimizer.param_groups if self.built else ()):
+            # Some count their steps here, or adapt the rate.
+            parts[f"group{k}"] = {name: value for name, value in group.items() if name not in ("params", "lr")}
+        for k, part in parts.items():
+            for name, value in part.items():
+                if isinstance(value, bool | int | float | Tensor):
+                    kind, exact = STATE if isinstance(value, Tensor) else NUMBER, isinstance(value, float)
+                    found[f"{kind}/{k}/{name}"] = torch.as_tensor(value, dtype=torch.float64 if exact else None)
         return found
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        state: dict[int, dict[str, object]] = {}
+        state: dict[str, dict[str, object]] = {}
         for name, tensor in saved.items():
             kind, _, rest = name.partition("/")
             if kind in (STATE, NUMBER):
                 k, _, key = rest.partition("/")
-                state.setdefault(int(k), {})[key] = tensor.clone() if kind == STATE else tensor.item()
+                state.setdefault(k, {})[key] = tensor.clone() if kind == STATE else tensor.item()
         groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for number, group in enumerate(groups):
+            group |= state.pop(f"group{number}", {})
+        self._optimizer.load_state_dict({"state": {int(k): v for k, v in state.items()}, "param_groups": groups})
+
+
+def _theirs(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of the user's or of another library's returns; its errors are quoted."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise ModebridgeError(
+            "Expected optimizer to make one that takes parameters of any shape and steps without a closure, but got "
+            f"'{first_line(error)}'; use another one, or correct the function."
+        ) from error
+
+
+def _text(value: object) -> str:
+    """A value as text without addresses."""
+    value = value.tolist() if isinstance(value, Tensor) else value
+    plain = value is None or isinstance(value, bool | int | float | str | tuple | list)
+    return repr(value) if plain else type(value).__qualname__

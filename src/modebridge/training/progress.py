@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -189,11 +189,13 @@ def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
     How it runs is `Engine.way`: the precision, and whether tasks run together step by step or one after another, which
     a position depends on.
     """
+    # Not the name of a function that makes the optimizer, but what it makes: another function may have the same name.
+    config = replace(config, optimizer="auto") if callable(config.optimizer) else config
     digest = hashlib.sha256(f"{config.key} {way} {[run.task.seed for run in runs]}".encode())
     for run in runs:
         for member, step in run.steps.items():
             start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)
-            digest.update(f"{member} {step.layout.key} {start}".encode())
+            digest.update(f"{member} {step.layout.key} {start}{step.built}".encode())
     return digest.hexdigest()
 
 

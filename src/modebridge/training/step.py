@@ -45,6 +45,7 @@ class Step:
         self._optimizer = None
         if config.optimizer != "sgd":
             self._optimizer = TorchOptimizer(layout.views(self.flat.detach()), config, start.pace)
+        self.built = self._optimizer.built if self._optimizer else ""
         # The running mean of stochastic weight averaging, if enabled.
         self.mean = torch.zeros_like(self.momentum) if config.average_from else None
         self.buffers = trees.to(trees.clone(start.buffers), device)
@@ -53,7 +54,7 @@ class Step:
         self._engine, self._processes = engine, engine.processes
         self.noise = noise or Noise(device, config.seed)
         if self._processes.size > 1:
-            for tensor in self.tensors().values():
+            for tensor in (self.flat.detach(), *self.buffers.values()):
                 self._processes.from_first(tensor)
 
     def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
