@@ -73,7 +73,8 @@ class _Stage:
     def _filled(self, text: str, source: Path) -> str:
         def drawings(match: re.Match[str]) -> str:
             inner = "".join(_inlined(source.parent / name, words) for words, name in DRAWING.findall(match[0]))
-            return f'<div class="drawing">{inner}</div>\n'
+            kind = "drawing plot" if "(plots/" in match[0] or "/plots/" in match[0] else "drawing"
+            return f'<div class="{kind}">{inner}</div>\n'
 
         text = DRAWINGS.sub(drawings, text)
         text = re.sub(r"<!-- readme table -->", lambda _: _readme_table(), text)

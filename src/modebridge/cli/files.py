@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.terminal import OPTIONS, Screen, here, listed, note, program, say
+from modebridge.cli.terminal import OPTIONS, Screen, here, listed, note, program, say, warn
 from modebridge.errors import ModebridgeError, install, plural
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -85,6 +85,7 @@ def export(
     from modebridge.deploy import export as export_ensemble
     from modebridge.deploy.deployed import check_format
     from modebridge.runs import ensemble_of, existing
+    from modebridge.runs.plan import leaks
 
     # First, because reading the members takes long.
     check_format(file)
@@ -97,7 +98,10 @@ def export(
     with naming_damage(run):
         options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
         ensemble, notes = ensemble_of(run, names, **options)
-    say(f"Exporting {in_words(notes['names'], notes['setting'].recipe)} and comparing the file with the library ...")
+    warn(*leaks(run))
+    chosen = "" if names else ", as `advise` recommends (--members chooses others),"
+    words = in_words(notes["names"], notes["setting"].recipe)
+    say(f"Exporting {words}{chosen} and comparing the file with the library ...")
     what = {name: notes[name] for name in ("example", "threshold", "classes")}
     info = {name: notes[name] for name in ("names", "scores", "about", "unit")}
     done = export_ensemble(ensemble, file, **what, valid=notes["fitted"], info=info)

@@ -70,7 +70,7 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
     if options.modes is None and (place / GIVEN).is_file() and (last := recipe_in(RunFolder(place, writes=False))):
         again = changed(original, [f"modes={last[0].modes}", *(options.settings or ())])
         if again != recipe:
-            say(f"Using {again.modes} networks, as in {here(place)}, to which networks were given by --modes.")
+            say(f"Using the {again.modes} networks that {here(place)} was given by --modes.")
         recipe = again
     if file_of_own_kinds() and not recipe.members_file:
         recipe = replace(recipe, members_file=file_of_own_kinds())
@@ -150,7 +150,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
     place, file = here(folder.path), f"{recipe.name}.onnx"
     console.next_steps(
         (f"{program()} advise {place} --budget 1.2", "which members to use, for a cost that you choose"),
-        (f"{program()} export {place} {file}", "the best of them as one file"),
+        (f"{program()} export {place} {file}", "what advise recommends, as one file"),
         (f"{program()} predict {file} --examples", "classify images with it") if recipe.data.name == "digits" else None,
     )
 

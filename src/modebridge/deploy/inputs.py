@@ -147,6 +147,8 @@ class TooManyPixelsError(ModebridgeError):
 
 def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
     """Decode an image file on disk; see `from_bytes`."""
+    if path.is_dir():
+        raise ModebridgeError("Expected a folder of images, but it has none; check their endings.")
     if path.exists() and not path.is_file():  # reading a pipe might never end
         raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
     return from_bytes(path.read_bytes(), shape)
