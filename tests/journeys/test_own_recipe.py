@@ -103,5 +103,5 @@ def test_the_best_checkpoint_comes_first_unless_told(tmp_path: Path) -> None:
         assert torch.equal(RunFolder(out).read("modes/0")[0]["head.weight"], wanted["head.weight"])
         # Again without --modes: as many as were given, though the recipe has four.
         again = invoke("run", "digits", *given, "--out", out)
-        assert "Using 2 networks, as in" in again.output
+        assert "Using the 2 networks that" in again.output
         assert "Nothing to train" in again.output
