@@ -54,7 +54,7 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
         return average([one.double().softmax(dim=-1) for one in logits])
 
     temperature = fit_temperature(predicted(valid.images), valid.labels)
-    of_two = {table.title: table.rows["DE-2"] for table in part.tables}
+    of_two = {table.title: table.rows["two networks"] for table in part.tables}
     tables = {table: predicted(torch.cat(batches)) for table, batches in images.items()}
     levels = {table: nll(scale(one, temperature), test.labels) for table, one in tables.items()}
     for severity in SEVERITIES:

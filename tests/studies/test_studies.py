@@ -29,8 +29,8 @@ ROWS = {
     "type-mix": ["DE-2", "DE-2 + 1 II + 2 I", "DE-3 + 3 II + 3 I"],
     "mode-choice": ["High", "High + 2 bridges I", "Low + 2 bridges I"],
     "swa": ["DE-3", "SWA", "DE-3 (SWA)", "SWA + 2 bridges I medium", "DE-2 (SWA) + 1 bridge II small"],
-    "comparison": ["DE-1", "student of DE-3", "SWA", "MIMO, 2 members", "BatchEnsemble, 4 members"],
-    "shift": ["DE-1", "DE-1 + 2 bridges I", "DE-3"],
+    "comparison": ["one network", "distilled network", "SWA", "MIMO, 2 members", "BatchEnsemble, 4 members"],
+    "shift": ["one network", "one network + 2 bridges", "three networks"],
 }
 
 
