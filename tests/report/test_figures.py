@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modebridge.report import Cell, cost_figure, dots_figure, lines_figure
-from modebridge.report.figures import bars_figure, correspondence_figure
+from modebridge.report.figures import GRAY, INK, LOOKS, bars_figure, colors_of, correspondence_figure, looks_of
 from modebridge.report.page import _training
 from modebridge.scoring import Correspondence
 from modebridge.training import Epoch
@@ -70,11 +70,31 @@ def test_correspondence_and_bars_have_their_numbers_and_names() -> None:
     texts = heights(correspondence_figure(["I-0-1-small"], ["curve-0-1", "curve-0-2"], pairs))
     assert {"0.910", "0.120", "I-0-1-small", "curve-0-2"} <= set(texts)
     images, classes = torch.rand(2, 3, 4, 4), [f"class {k}" for k in range(12)]
-    tables = {name: torch.rand(2, 12).softmax(1) for name in ("a", "b", "midpoint", "bridge")}
-    texts = heights(bars_figure(images, ["class 0", "class 1"], classes, tables))
-    assert {"midpoint", "bridge"} <= set(texts)
-    one = {name: torch.ones(1, 1) for name in ("a", "b", "midpoint", "bridge")}
-    assert "only" in bars_figure(torch.rand(1, 1, 4, 4), ["only"], ["only"], one)
+    names = ("a", "b"), ("mean", "heads", "distilled")
+    colors = {name: f"#{k}{k}{k}{k}ff" for panel in names for k, name in enumerate(panel)}
+    panels = [{name: torch.rand(2, 12).softmax(1) for name in panel} for panel in names]
+    svg = bars_figure(images, ["class 0", "class 1"], classes, panels, colors)
+    assert {"mean", "heads", "distilled"} <= set(heights(svg))
+    assert all(color in svg for color in colors.values())
+    one = [{name: torch.ones(1, 1) for name in panel} for panel in names]
+    assert "only" in bars_figure(torch.rand(1, 1, 4, 4), ["only"], ["only"], one, colors)
+
+
+def test_a_kind_of_row_has_one_color_in_every_figure() -> None:
+    ends = [
+        row("one", 0.4, flops=1.0, family="nets", role="one"),
+        row("two", 0.3, flops=2.0, family="nets", role="two"),
+    ]
+    heads, strange = row("heads", 0.35, family="with heads"), row("x", 0.36, family="of a plugin")
+    many, few = looks_of([*ends, strange, heads]), looks_of([*ends, heads])
+    assert many["with heads"] == few["with heads"] == LOOKS["with heads"]
+    assert len({color for color, _ in many.values()}) == len(many) == 3
+    colors = colors_of([*ends, heads])
+    assert colors == {"one": GRAY, "two": INK, "heads": LOOKS["with heads"][0]}
+    assert colors["heads"] in cost_figure([*ends, heads])
+    assert colors["heads"] in lines_figure(
+        "x", [("y", {"a": ([1, 2], [1, 2]), "heads": ([1, 2], [2, 1])})], colors=colors
+    )
 
 
 def test_training_losses_by_epoch() -> None:

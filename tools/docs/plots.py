@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from modebridge.report.figures import COLORS, GRAY, axes_of, styled, svg_of
+from modebridge.report.figures import GRAY, LOOKS, axes_of, styled, svg_of
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docs" / "plots" / "cost.svg"
@@ -34,12 +34,20 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
     ),
 }
 """By data set: its folder, and the rows of each kind."""
+STYLES = {
+    NETWORKS: (GRAY, "o"),
+    "one network + heads": LOOKS["with heads"],
+    "the same, better trained (CutMix)": (LOOKS["with heads"][0], "*"),
+    "distilled network": LOOKS["distilled"],
+    "cascade of two networks": LOOKS["cascade"],
+    "one network + the paper's bridge": LOOKS["with type I bridges"],
+}
+"""The color and marker of each kind, those of every report."""
 
 
 @styled
 def cost_plot() -> str:
     """NLL and accuracy against cost on two data sets."""
-    kinds = list(DATA["CIFAR-10"][1])
     figure, axes = axes_of(2, 2, 4.6)
     for column, (title, (folder, rows)) in enumerate(DATA.items()):
         published = json.loads((ROOT / "results" / folder / "results.json").read_text())["rows"]
@@ -49,10 +57,9 @@ def cost_plot() -> str:
             for kind, names in rows.items():
                 points: list[Any] = [known[name] for name in names]
                 xs, ys = [one["flops"] for one in points], [scale * one[score] for one in points]
-                place = kinds.index(kind)
-                color = GRAY if kind == NETWORKS else COLORS[place - 1]
-                style = "o--" if kind == NETWORKS else "ossDX^"[place]
-                axis.plot(xs, ys, style, color=color, label=kind, markersize=6, linewidth=1.2)
+                color, marker = STYLES[kind]
+                line = "--" if kind == NETWORKS else "none"
+                axis.plot(xs, ys, marker, linestyle=line, color=color, label=kind, markersize=9 if marker == "*" else 6)
             axis.set_ylabel(label)
             axis.margins(x=0.12, y=0.12)
             if line == 0:

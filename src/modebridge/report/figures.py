@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 GRAY = "#8a8f98"
+INK, PALE = "#4b5058", "#c3c7cd"  # a darker and a lighter gray
 COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
-MARKERS = "osDX^vP"
+LOOKS = {
+    "with heads": (COLORS[0], "s"),
+    "distilled": (COLORS[1], "D"),
+    "cascade": (COLORS[2], "X"),
+    "with type I bridges": (COLORS[3], "^"),
+}
+"""The color and marker of a family of rows, the same in every figure and on every page."""
+LEAST_IN_BIN = 5
+"""Bins of the calibration figure with fewer images are left out: their accuracy is noise."""
 WIDTH = 8.4
 """Width of every figure in inches: one width for all keeps their text the same size on the page."""
 STYLE: Any = {
@@ -87,6 +96,21 @@ def svg_of(figure: Figure) -> str:
     return buffer.getvalue()
 
 
+def looks_of(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    """The color and marker of each family of rows: networks themselves, which come first, are gray."""
+    spare = cycle(zip(COLORS[4:], "vPp<", strict=True))
+    looks = {rows[0].family: (GRAY, "o")}
+    for family in dict.fromkeys(row.family for row in rows if row.family not in looks):
+        looks[family] = LOOKS.get(family) or next(spare)
+    return looks
+
+
+def colors_of(rows: Sequence[Row]) -> dict[str, str]:
+    """The color of each row by its name: that of its family, and darker for several networks than for one."""
+    looks = looks_of(rows)
+    return {row.name: INK if row.role == "two" else looks[row.family][0] for row in rows}
+
+
 @styled
 def cost_figure(rows: Sequence[Row]) -> str:
     """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
@@ -95,8 +119,6 @@ def cost_figure(rows: Sequence[Row]) -> str:
     worse than one network are listed below an axis instead of drawn: they would flatten all others.
     """
     ensembles = [row for row in rows if row.family == rows[0].family]
-    families = list(dict.fromkeys(row.family for row in rows))
-    styles = dict(zip(families, [(GRAY, "o"), *zip(cycle(COLORS), cycle(MARKERS), range(len(families)))], strict=False))
     figure, axes = axes_of(1, 2, 3.4)
     for axis, (score, label, scale) in zip(
         axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True
@@ -105,8 +127,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
         far = _far_worse(rows, ensembles, score)
         line = [places[row.name] for row in ensembles]
         axis.plot([x for x, _ in line], [y for _, y in line], "--", color=GRAY, linewidth=1.2, zorder=1)
-        for family in families:
-            color, marker = styles[family][:2]
+        for family, (color, marker) in looks_of(rows).items():
             shown = [row for row in rows if row.family == family and row not in far]
             for row in shown:
                 if score in row.scores.intervals:
@@ -135,27 +156,27 @@ def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> lis
 
 
 @styled
-def reliability_figure(rows: Sequence[Row], answers: LogitTable) -> str:
-    """Accuracy against confidence before (gray) and after calibration: of one network, with heads, and of two."""
-    shown = [row for role in ("one", "heads", "bridge", "two") for row in rows if row.role == role]
+def reliability_figure(rows: Sequence[Row], answers: LogitTable, colors: Mapping[str, str]) -> str:
+    """Accuracy against confidence before and after calibration: of one network, what costs as little, and two."""
+    shown = [row for row in rows if row.role in ("one", "distilled", "heads", "bridge", "two")]
     figure, axes = axes_of(1, len(shown), 2.9, sharey=True)
     for axis, row in zip(axes, shown, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GRAY, linewidth=1)
-        for probabilities, color, label in (
-            (answers.probabilities(row.members), GRAY, "before"),
-            (answers.calibrated(row.members), COLORS[0], "after"),
+        for probabilities, style, label in (
+            (answers.probabilities(row.members), {"linestyle": "--", "alpha": 0.6}, "before"),
+            (answers.calibrated(row.members), {"linestyle": "-", "marker": "o"}, "after"),
         ):
             table = reliability(probabilities, answers.test_labels)
-            seen = table.count > 0
+            seen = table.count >= LEAST_IN_BIN
             bins = table.confidence[seen].tolist(), table.accuracy[seen].tolist()
-            axis.plot(*bins, "o-", color=color, label=f"{label} temperature scaling")
+            axis.plot(*bins, **style, color=colors[row.name], label=f"{label} temperature scaling")
         axis.set(title=row.name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     axes[0].set_ylabel("accuracy")
     return svg_of(figure)
 
 
-def risk_figure(rows: Sequence[Row], answers: LogitTable) -> str:
+def risk_figure(rows: Sequence[Row], answers: LogitTable, colors: Mapping[str, str]) -> str:
     """The error of answering only the most confident images: of one and two networks, and of cheap rows."""
     last = {row.family: row for row in rows if row.is_cheap}
     lines = {}
@@ -163,7 +184,8 @@ def risk_figure(rows: Sequence[Row], answers: LogitTable) -> str:
         curve = risk_coverage(answers.calibrated(row.members, threshold=row.scores.threshold), answers.test_labels)
         some = slice(len(curve.risk) // 5, None, max(1, len(curve.risk) // 200))
         lines[row.name] = (100 * curve.coverage[some]).tolist(), (100 * curve.risk[some]).tolist()
-    return lines_figure("images answered, %, the most confident first", [("errors among images answered, %", lines)])
+    panels = [("errors among images answered, %", lines)]
+    return lines_figure("images answered, %, the most confident first", panels, colors=colors)
 
 
 @styled
@@ -189,28 +211,28 @@ def correspondence_figure(
 
 @styled
 def bars_figure(
-    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor]
+    images: Tensor,
+    truth: Sequence[str],
+    classes: Sequence[str],
+    panels: Sequence[Mapping[str, Tensor]],
+    colors: Mapping[str, str],
 ) -> str:
-    """Bar charts: an image, the predictions of two networks, and those of two further members.
-
-    The probabilities (N, K) are those of these four, in this order.
-    """
+    """An image and two bar charts per line: in each, the probabilities (N, K) of some members, by name."""
     count = len(images)
     figure, axes = axes_of(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
-    labels = list(probabilities)
-    palette = (GRAY, COLORS[3], COLORS[1], COLORS[0])
     for row in range(count):
-        picture, ends, middle = axes[3 * row : 3 * row + 3]
+        picture, *charts = axes[3 * row : 3 * row + 3]
         pixels = images[row].clamp(0, 1).permute(1, 2, 0).numpy()
         picture.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", interpolation="nearest")
         picture.set_axis_off()
         picture.set_title(truth[row], fontsize=8)
-        peak = torch.stack([probabilities[label][row] for label in labels]).amax(dim=0)
+        peak = torch.stack([table[row] for members in panels for table in members.values()]).amax(dim=0)
         kept = sorted(peak.argsort(descending=True, stable=True)[:10].tolist())
-        for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
-            for offset, k in zip((-0.2, 0.2), pair, strict=True):
-                heights = [float(probabilities[labels[k]][row][c]) for c in kept]
-                axis.bar(np.arange(len(kept)) + offset, heights, 0.38, color=palette[k], label=labels[k])
+        for axis, members in zip(charts, panels, strict=True):
+            width = 0.8 / len(members)
+            for k, (label, table) in enumerate(members.items()):
+                places = np.arange(len(kept)) + width * (k - (len(members) - 1) / 2)
+                axis.bar(places, table[row][kept].tolist(), 0.95 * width, color=colors[label], label=label)
             named = row == count - 1 or len(classes) > len(kept)
             axis.set_xticks(range(len(kept)), [classes[c] for c in kept] if named else [""] * len(kept))
             axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
@@ -224,6 +246,7 @@ def lines_figure(
     panels: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
     levels: Mapping[str, Mapping[str, float]] | None = None,
     unordered: Collection[str] = (),
+    colors: Mapping[str, str] | None = None,
 ) -> str:
     """Lines over a number, one panel per score.
 
@@ -232,6 +255,7 @@ def lines_figure(
         panels: label of each panel and its lines by name, each as x and y.
         levels: dashed horizontal lines by panel and name, such as the score of a deep ensemble.
         unordered: names of lines whose points have no order: drawn as points only.
+        colors: of the lines, by name.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -244,6 +268,7 @@ def lines_figure(
     for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=False):
         for color, (line, (xs, ys)) in zip(cycle(COLORS), lines.items(), strict=False):
             style = "o" if line in unordered else "o-" if len(xs) <= 15 else "-"
+            color = (colors or {}).get(line, color)
             axis.plot(xs, ys, style, color=color, label=line if 1 < len(lines) <= len(COLORS) else None)
         for line, level in (levels or {}).get(label, {}).items():
             axis.axhline(level, color=GRAY, linestyle="--", linewidth=1)

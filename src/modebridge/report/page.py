@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from modebridge.report.figures import (
+    GRAY,
+    PALE,
     bars_figure,
+    colors_of,
     correspondence_figure,
     cost_figure,
     lines_figure,
@@ -81,11 +84,12 @@ def page(data: PageData) -> str:
     # As images, figures cannot run scripts: a run folder may come from anyone.
     environment.filters["data_uri"] = lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
     environment.filters["anchor"] = lambda title: re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
+    colors = colors_of(data.rows)
     figures = {
-        "Calibration": reliability_figure(short_rows(data.rows), data.answers),
-        "A few images": _bars(data),
+        "Calibration": reliability_figure(short_rows(data.rows), data.answers, colors),
+        "A few images": _bars(data, colors),
         "What each head learned": _agreement(data.heads),
-        "Decisions": risk_figure(data.rows, data.answers),
+        "Decisions": risk_figure(data.rows, data.answers, colors),
         "Along the curves": _profiles(data.profiles) if data.profiles else "",
         "What each bridge learned": _agreement(data.bridges),
         "Training": _training(data.metrics) if data.metrics else "",
@@ -139,18 +143,22 @@ def _agreement(data: Agreement) -> str:
     return correspondence_figure(list(data.imitators), list(data.targets), compared) if compared else ""
 
 
-def _bars(data: PageData) -> str:
+def _bars(data: PageData, colors: Mapping[str, str]) -> str:
     """The images on which the first two networks disagree most: each of them, their mean, and what costs less."""
     by_role = {row.role: row for row in data.rows}
-    ours = by_role.get("heads") or by_role.get("bridge")
-    if data.samples is None or ours is None:
+    ours = [by_role[role] for role in ("heads" if "heads" in by_role else "bridge", "distilled") if role in by_role]
+    if data.samples is None or not ours:
         return ""
     numbers, two = data.samples.numbers.long(), by_role["two"]
-    shown = {f"network {k + 1}": [name] for k, name in enumerate(two.members)}
-    shown |= {row.name: list(row.members) for row in (two, ours)}
-    probabilities = {label: data.answers.probabilities(names)[numbers].float() for label, names in shown.items()}
+    alone = {f"network {k + 1}": [name] for k, name in enumerate(two.members)}
+    merged = {row.name: row.members for row in (two, *ours)}
+    panels = [
+        {label: data.answers.probabilities(names)[numbers].float() for label, names in members.items()}
+        for members in (alone, merged)
+    ]
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(data.samples.images, truth, data.classes, probabilities)
+    shades = dict(zip(alone, (GRAY, PALE), strict=True))
+    return bars_figure(data.samples.images, truth, data.classes, panels, {**colors, **shades})
 
 
 def _profiles(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
