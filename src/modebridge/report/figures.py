@@ -32,8 +32,7 @@ LOOKS = {
     "with type I bridges": (COLORS[3], "^"),
 }
 """The color and marker of a family of rows, the same in every figure and on every page."""
-LEAST_IN_BIN = 5
-"""Bins of the calibration figure with fewer images are left out: their accuracy is noise."""
+LEAST_IN_BIN = 5  # the accuracy of fewer images is noise
 WIDTH = 8.4
 """Width of every figure in inches: one width for all keeps their text the same size on the page."""
 STYLE: Any = {
