@@ -128,7 +128,7 @@ def test_members_of_an_older_recipe_are_left_out(quick, tmp_path):
     out = tmp_path / "run"
     assert invoke("run", "--out", out).exit_code == 0
     settings = ("--set", "modes=2", "--set", "mode.epochs=1", "--set", "data.test=100", "--set", "control=no")
-    changed = invoke("run", "digits", "--out", out, *settings)
+    changed = invoke("run", "digits", "--out", out, "--replace", *settings)
     assert changed.exit_code == 0, changed.output
     assert "Changed since the last run" in changed.stderr
     assert "label" not in changed.stdout

@@ -84,6 +84,21 @@ def test_a_copy_goes_on_elsewhere_without_training(finished: RunFolder, tmp_path
     assert run_recipe(small(), folder=copy).trained == ["bridges II-0-1-small"]
 
 
+def test_trained_networks_are_only_replaced_if_asked(finished: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(finished.path, tmp_path / "copy")
+    folder, longer = RunFolder(tmp_path / "copy"), changed(small(), ["mode.epochs=1"])
+    before = (folder.path / "recipe.toml").read_bytes()
+    begin(folder, longer, 0)
+    with pytest.raises(ModebridgeError, match=r"3 networks would be trained again and replaced; .*--replace"):
+        run_recipe(longer, folder=folder, replace=False)
+    folder.undo()
+    assert (folder.path / "recipe.toml").read_bytes() == before, "the folder still tells what is in it"
+    begin(folder, longer, 0)
+    assert "modes" in run_recipe(longer, folder=folder).trained[0]
+    folder.undo()
+    assert (folder.path / "recipe.toml").read_bytes() != before
+
+
 def test_what_was_said_is_read_without_data(finished: RunFolder) -> None:
     result, read = run_recipe(small(), folder=finished), read_answers(finished)
     assert set(read.test) == set(result.table.test)

@@ -120,6 +120,9 @@ def run(
     as_named: Annotated[
         bool, typer.Option("--as-named", help="With --modes: in the order of their names instead.")
     ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Train networks that the folder has again, if the settings changed.")
+    ] = False,
     device: Device = "auto",
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what exists and what would be trained, then exit.")
@@ -149,7 +152,7 @@ def run(
     """
     from modebridge.cli import run as runs
 
-    options = runs.RunOptions(recipe, out, settings, seed, data, device, modes, as_named)
+    options = runs.RunOptions(recipe, out, settings, seed, data, device, modes, as_named, replace)
     if plan:
         runs.show_plan(options)
     else:

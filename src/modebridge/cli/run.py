@@ -54,6 +54,7 @@ class RunOptions:
     device: str = "auto"
     modes: Path | None = None
     as_named: bool = False
+    replace: bool = False
 
 
 def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
@@ -123,6 +124,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
                 progress=report,
                 given=given,
                 executor=executor,
+                replace=options.replace,
             )
         record = write_results(result, folder)
         page = folder.path / "report.html"
@@ -199,7 +201,15 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}")
     with _at_work(options, recipe, seed, options.device) as (folder, _):
         with progress_bars() as report:
-            current = Run(recipe, seed=seed, folder=folder, data=options.data, device=options.device, progress=report)
+            current = Run(
+                recipe,
+                seed=seed,
+                folder=folder,
+                data=options.data,
+                device=options.device,
+                progress=report,
+                replace=False,
+            )
             part = run_study(name, current, others)
         if folder.writes:
             note("Writing tables and figures ...")

@@ -88,8 +88,8 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             "read-only; choose another folder with --out."
         )
     if folder.writes and written != (recipe, seed):
-        folder.write(RECIPE, to_toml(recipe, seed))
-    said = f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."
+        folder.begin(to_toml(recipe, seed))
+    said = f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is made again."
     return [said] if changes else []
 
 

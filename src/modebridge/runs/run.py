@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
     Loaded,
     Member,
@@ -52,6 +52,7 @@ class Run:
         progress: called with the progress of each stage.
         given: modes trained elsewhere, by number.
         executor: makes artifacts; None does so in this process.
+        replace: whether networks that the folder has may be trained again, with other settings.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Run:
         progress: Progress | None = None,
         given: Mapping[int, Mode] | None = None,
         executor: Executor | None = None,
+        replace: bool = True,
     ) -> None:
         if given and recipe.base == "swa":
             raise ModebridgeError(
@@ -87,6 +89,7 @@ class Run:
         # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
+        self._replace = replace
         self._existing: set[str] = set()
 
     def graph(self, nodes: Sequence[Node]) -> Graph:
@@ -106,6 +109,7 @@ class Run:
         processes = self.setting.engine.processes
         self._keep_given()
         graph = self.graph(nodes)
+        self._check_replaced(graph)
         for wave in graph.waves():
             start = time.perf_counter()
             processes.wait()
@@ -158,6 +162,20 @@ class Run:
     def warnings(self) -> list[str]:
         return [*curve_warnings(self.recipe, self.table), *leaks(self.folder)]
 
+    def _check_replaced(self, graph: Graph) -> None:
+        known = {
+            node.place: self.folder.meta(node.place).get("key")
+            for node in graph.nodes.values()
+            if node.folder == ModeMember.folder
+        }
+        count = sum(key not in (None, graph.keys[place]) for place, key in known.items())
+        if count and not self._replace:
+            raise ModebridgeError(
+                f"Expected to keep the trained networks of '{self.folder.path}', but with these settings "
+                f"{plural(count, 'network')} would be trained again and replaced; choose another folder with --out, "
+                "or repeat modebridge run with --replace."
+            )
+
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""
         for k, mode in self._given.items():
@@ -208,9 +226,10 @@ def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: An
     """
     run = Run(recipe, folder=folder, **options)
     if folder is not None:
-        if folder.writes:
-            folder.write_record(DATA, asdict(run.setting.data.facts))
+        facts = run.setting.data.facts  # raises an error before anything is made
         run.make(everything_in(recipe))
+        if folder.writes:
+            folder.write_record(DATA, asdict(facts))
     run.rows  # noqa: B018 - makes and scores the members
     return run
 

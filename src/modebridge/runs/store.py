@@ -55,6 +55,8 @@ class RunFolder:
         """Stamp and metadata of artifacts that were written or verified here, so that they are not hashed again."""
         self._created: list[Path] = []
         """The folders that this process created, the innermost last."""
+        self._before: tuple[Path, bytes] | None = None
+        """The recipe of the last run here, until this one has made something."""
         if not self.writes and self.path.is_dir():
             return
         try:
@@ -95,8 +97,16 @@ class RunFolder:
     def _unusable(self, error: OSError) -> ModebridgeError:
         return ModebridgeError(f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another.")
 
+    def begin(self, recipe: str) -> None:
+        """Write the recipe of a run, which `undo` takes back if nothing is made with it."""
+        with suppress(FileNotFoundError):
+            self._before = self.path / RECIPE, (self.path / RECIPE).read_bytes()
+        self.write(RECIPE, recipe)
+
     def undo(self) -> None:
-        """After a failure: remove the folder if it was created for this run and holds no artifact."""
+        """After a failure: put back the recipe if nothing was made with it, or remove the folder if it was new."""
+        if self._before is not None:
+            write_file(*self._before)
         if not self.writes or self.path.absolute() not in self._created:
             return
         if {place.name for place in self.path.rglob("*")} <= {RECIPE, ".work", "lock"}:
@@ -150,6 +160,7 @@ class RunFolder:
             return
         meta = {**metadata, "place": place, "bits": trees.fingerprint(tensors)}
         write_folder(self.path / place, stored_files(tensors, meta))
+        self._before = None
         self._known[place] = self._stamp(place), meta
         if place in self.damage:
             self.mended[place] = self.damage.pop(place)
