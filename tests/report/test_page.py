@@ -98,13 +98,13 @@ def test_the_page_of_heads_needs_no_curve(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     for part in ("Results", "Calibration", "A few images", "What each head learned", "Decisions", "Training"):
         assert f'">{part}</a></h2>' in text
-    assert "curve" not in re.sub(r"<details><summary>(The recipe|What the columns).*?</details>", "", text, flags=re.S)
+    assert "curve" not in re.sub(r"<details><summary>(The recipe|What the terms).*?</details>", "", text, flags=re.S)
     data = gather(folder)
     assert list(data.heads.imitators) == ["head 2", "head 3"]
     assert list(data.heads.targets) == ["network 1", "network 2", "network 3"]
-    terms = re.findall("<dt>([^<]+)</dt>", text.partition("What the columns mean")[2].partition("</details>")[0])
-    assert {"params", "Brier", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
-    assert not {"T", "training", "AUROC"} & {*terms}
+    terms = re.findall("<dt>([^<]+)</dt>", text.partition("What the terms mean")[2].partition("</details>")[0])
+    assert {"params", "training", "Brier", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
+    assert not {"T", "AUROC"} & {*terms}
     costs = [row.scores.cost.relative_flops for row in data.rows]
     assert costs == sorted(costs)
     assert "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all</dd>" in text

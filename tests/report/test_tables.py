@@ -12,7 +12,7 @@ from rich.console import Console
 
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, StudyTable, as_dicts, cell_of, csv_of
-from modebridge.report.tables import markdown_table, study_table, terminal_table
+from modebridge.report.tables import dee_cells, markdown_table, study_table, terminal_table
 from modebridge.scoring import Cost, Row, Scored
 
 
@@ -77,6 +77,8 @@ def test_the_results_table_in_all_forms() -> None:
     lines = markdown_table(rows).splitlines()
     assert lines[0] == "| members | FLOPs | params | ACC % | NLL | ECE | Brier | DEE |"
     assert lines[-1] == "| DE-2 | x2.00 | x1.08 | 92.5 | 0.300 | 0.020 | 0.100 | 2.00 |"
+    beyond = [row("DE-2", 0.3, dee=1.0), row("better", 0.2, dee=3.1), row("worse", 0.5, dee=0.7)]
+    assert [*dee_cells(beyond).values()] == ["1.00", ">2", "<1"], "no more is known than that"
     # No reference, or DE-2 worse than DE-1, has no number to print.
     assert lines[-2].endswith("| - |")
     assert max(map(len, text_of(terminal_table(rows, "title"), 80).splitlines())) <= 80

@@ -41,8 +41,8 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         ),
         (
             outcome(0.476, 0.383, heads=0.37, distilled=(0.325, 1.0, (0.1, 0.2))),
-            "is about as good as two networks: NLL 0.370, one 0.476, two 0.383. Lower still for less than two "
-            "networks: the distilled network, NLL 0.325 at x1.00 the cost of one.",
+            "is about as good as two networks: NLL 0.370, one 0.476, two 0.383. The lowest NLL for less than the "
+            "cost of two: distilled network, 0.325 at x1.00.",
         ),
         (
             outcome(0.4, 0.3, heads=0.35),
@@ -51,10 +51,10 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         (outcome(0.4, 0.3, gain=(0.05, 0.1), heads=(0.2, 1.1, (0.11, 0.3))), "costs 10 % more and is better than two"),
         (
             outcome(0.4, 0.3, bridge=0.35, control=0.34, other=(0.32, 1.86, (0.01, 0.2))),
-            "two 0.300; the control, one network + 1 bridge on labels, has 0.340 at no more cost. Lower still for less "
-            "than two networks: the cascade of three networks, NLL 0.320 at x1.86 the cost of one.",
+            "two 0.300; the control, one network + 1 bridge on labels, has 0.340 at no more cost. The lowest NLL "
+            "for less than the cost of two: cascade of three networks, 0.320 at x1.86.",
         ),
-        (outcome(0.4, 0.3, bridge=0.35, control=(0.34, 1.05, (0.01, 0.2))), "two 0.300. Lower still for less"),
+        (outcome(0.4, 0.3, bridge=0.35, control=(0.34, 1.05, (0.01, 0.2))), "two 0.300. The lowest NLL for less"),
         (outcome(0.4, 0.3, 0.2, heads=0.25), "is about as good as two networks: NLL 0.250, one 0.400, two 0.300."),
         (outcome(0.4, 0.3, bridge=0.35), "One network with 1 bridge costs 4 % more and closes 50 % (95 % interval"),
         (
@@ -76,8 +76,8 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         ),
         (
             outcome(0.4, 0.41, gain=(-0.03, 0.01), heads=0.35),
-            "not clearly better than one here: NLL 0.410 and 0.400. What helped most is the one network + 3 heads: NLL "
-            "0.350 at x1.04 the cost of one.",
+            "not clearly better than one here: NLL 0.410 and 0.400. What helped most is one network + 3 heads: NLL "
+            "0.350 at x1.04.",
         ),
         (outcome(2.25, 2.2, heads=2.1), "One network is hardly better than guessing: its NLL is 2.250, that of"),
     ],

@@ -203,8 +203,8 @@ def advise_run(
     console.print(
         f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
-        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; the lowest of so many NLLs "
-        f"is partly luck: on new images expect it to be higher by {advice.optimism:.4f}."
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; choosing the lowest of them "
+        f"makes its NLL about {advice.optimism:.4f} too low."
     )
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."

@@ -4,6 +4,7 @@ from modebridge.report.figures import (
     cost_figure as cost_figure,
     dots_figure as dots_figure,
     lines_figure as lines_figure,
+    risk_figure as risk_figure,
 )
 from modebridge.report.page import (
     Agreement as Agreement,

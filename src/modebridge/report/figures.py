@@ -176,15 +176,16 @@ def reliability_figure(rows: Sequence[Row], answers: LogitTable, colors: Mapping
 
 
 def risk_figure(rows: Sequence[Row], answers: LogitTable, colors: Mapping[str, str]) -> str:
-    """The error of answering only the most confident images: of one and two networks, and of cheap rows."""
-    last = {row.family: row for row in rows if row.is_cheap}
+    """The error of answering only the most confident images: of one and two networks, and the best cheap rows."""
+    cheap = sorted((row for row in rows if row.is_cheap), key=lambda row: -row.scores.aurc)
+    best = {row.family: row for row in cheap}
     lines = {}
-    for row in (row for row in rows if row.role in ("one", "two") or row in last.values()):
+    for row in (row for row in rows if row.role in ("one", "two") or row in best.values()):
         curve = risk_coverage(answers.calibrated(row.members, threshold=row.scores.threshold), answers.test_labels)
         some = slice(len(curve.risk) // 5, None, max(1, len(curve.risk) // 200))
         lines[row.name] = (100 * curve.coverage[some]).tolist(), (100 * curve.risk[some]).tolist()
-    panels = [("errors among images answered, %", lines)]
-    return lines_figure("images answered, %, the most confident first", panels, colors=colors)
+    title = "errors among images answered, %"
+    return lines_figure("images answered, %, the most confident first", [(title, lines)], colors=colors)
 
 
 @styled

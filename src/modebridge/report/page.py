@@ -20,7 +20,7 @@ from modebridge.report.figures import (
     reliability_figure,
     risk_figure,
 )
-from modebridge.report.tables import COLUMNS, DECISIONS, TERMS, StudyTable, decisions_table
+from modebridge.report.tables import COLUMNS, DECISIONS, TERMS, StudyTable, decisions_table, dee_cells
 from modebridge.report.verdict import short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
@@ -72,6 +72,7 @@ class PageData:
     recipe: str  # as TOML
     heads: Agreement
     bridges: Agreement
+    training: Mapping[str, float]  # by row, in epochs of one network; empty if some networks were trained elsewhere
 
 
 def page(data: PageData) -> str:
@@ -105,8 +106,15 @@ def page(data: PageData) -> str:
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,
+        dees=dee_cells(data.rows),
+        alone=[f"{data.answers.score([name]).nll:.3f}" for name in _networks(data.rows)],
         terms=_terms(data),
     )
+
+
+def _networks(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The members of the largest deep ensemble."""
+    return max((row.members for row in rows if row.family == rows[0].family), key=len)
 
 
 def _kinds(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -121,7 +129,8 @@ def _kinds(rows: Sequence[Row]) -> dict[str, list[str]]:
 def _terms(data: PageData) -> dict[str, str]:
     """What the terms of the page mean."""
     columns = [*DECISIONS, *(column for study in data.studies for table in study.tables for column in table.columns)]
-    used = {*(name.removesuffix(" %") for name in COLUMNS), *(column.name for column in columns)}
+    used = {"training"} if data.training else set()
+    used |= {*(name.removesuffix(" %") for name in COLUMNS), *(column.name for column in columns)}
     used |= {"R2", "KL"} if data.heads.imitators or data.bridges.imitators else set()
     known = {", ".join(name for name in names.split(", ") if name in used): text for names, text in TERMS.items()}
     return {names: text for names, text in known.items() if names}

@@ -23,7 +23,7 @@ TERMS = {
     "NLL": "negative log-likelihood in nats; lower is better",
     "ECE": "expected calibration error in 15 bins; lower is better",
     "Brier, BS": "Brier score, summed over classes; lower is better",
-    "DEE": "deep ensemble equivalent, the number of networks that a deep ensemble needs for the same NLL",
+    "DEE": "deep ensemble equivalent, the number of networks whose average has the same NLL, interpolated",
     "T": "temperature fitted on the validation split; above 1 it makes predictions less confident, below 1 more",
     "R2": "share of the variance of the target's probabilities that is explained; higher is better",
     "KL": "Kullback-Leibler divergence from the target's prediction, in nats; lower is better",
@@ -215,7 +215,8 @@ def terminal_table(rows: Sequence[Row], title: str) -> Table:
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The results table as Markdown."""
-    return _markdown(COLUMNS, [_cells(row) for row in rows])
+    dees = dee_cells(rows)
+    return _markdown(COLUMNS, [[*_cells(row), dees[row.name]] for row in rows])
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -234,8 +235,18 @@ def _cells(row: Row) -> list[str]:
         f"{scored.nll:.3f}",
         f"{scored.ece:.3f}",
         f"{scored.brier:.3f}",
-        f"{scored.dee:.2f}" if math.isfinite(scored.dee) else "-",
     ]
+
+
+def dee_cells(rows: Sequence[Row]) -> dict[str, str]:
+    """DEE as text by row; beyond the ensembles that there are, it is only said that it is beyond."""
+    most = max(len(row.members) for row in rows if row.family == rows[0].family)
+
+    def text(dee: float) -> str:
+        inside = "-" if math.isnan(dee) else f"{dee:.2f}"
+        return "<1" if dee < 1 else f">{most}" if dee > most else inside
+
+    return {row.name: text(row.scores.dee) for row in rows}
 
 
 def plain_table(*columns: str, text: Sequence[int] = (0,), title: str | None = None) -> Table:

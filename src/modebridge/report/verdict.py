@@ -49,7 +49,7 @@ def verdict(rows: Sequence[Row], guess_nll: float) -> str:
         said = f"Two networks are not clearly better than one here: NLL {two.nll:.3f} and {one.nll:.3f}"
         if best is None or not helps(best):
             return f"{said}. Nothing else helped either; use more test images, or train the networks longer."
-        return f"{said}. What helped most is the {best.name}: {_price(best)}."
+        return f"{said}. What helped most is {best.name}: NLL {_price(best)}."
     named = by_role.get("heads") or by_role.get("bridge") or best
     if named is None:
         return (
@@ -62,7 +62,7 @@ def verdict(rows: Sequence[Row], guess_nll: float) -> str:
         said += f"; the control, {control.name}, has {control.scores.nll:.3f} at no more cost"
     if best is None or round(best.scores.nll, 3) >= round(named.scores.nll, 3):
         return f"{said}. Nothing else here that costs less than two networks is better."
-    return f"{said}. Lower still for less than two networks: the {best.name}, {_price(best)}."
+    return f"{said}. The lowest NLL for less than the cost of two: {best.name}, {_price(best)}."
 
 
 def helps(row: Row) -> bool:
@@ -71,7 +71,7 @@ def helps(row: Row) -> bool:
 
 
 def _price(row: Row) -> str:
-    return f"NLL {row.scores.nll:.3f} at x{row.scores.cost.relative_flops:.2f} the cost of one"
+    return f"{row.scores.nll:.3f} at x{row.scores.cost.relative_flops:.2f}"
 
 
 def _cost(row: Row) -> str:

@@ -16,6 +16,7 @@ from modebridge.members import (
     Member,
     ModeMember,
     PointMember,
+    base_epochs,
     members_of,
     nodes_behind,
     parse_member,
@@ -23,7 +24,7 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
-from modebridge.runs.plan import find_recipe_of, leaks, recipe_in, setting_for
+from modebridge.runs.plan import GIVEN, find_recipe_of, leaks, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
@@ -144,6 +145,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         samples=_samples(folder, recipe),
         heads=_of_heads(existing, recipe, answers),
         bridges=_of_bridges(existing, answers),
+        training=_training(folder, rows),
         metrics={kind: series for kind, some in trained.items() if (series := _epochs(some))},
         studies=_studies(folder),
         provenance=_provenance(recipe, seed, results, trained),
@@ -163,6 +165,15 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
     data = gather(folder) if data is None else data
     folder.write("report.html", page(data))
     return folder.path / "report.html"
+
+
+def _training(folder: RunFolder, rows: Sequence[Row]) -> dict[str, float]:
+    """The work of training each row with all that it depends on, in epochs of one network."""
+    recipe, seed = find_recipe_of(folder)
+    if folder.record(GIVEN):
+        return {}
+    setting = setting_for(recipe, seed, folder)
+    return {row.name: base_epochs([parse_member(name) for name in row.members], setting) for row in rows}
 
 
 def _samples(folder: RunFolder, recipe: Recipe) -> Samples | None:
