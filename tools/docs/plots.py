@@ -1,15 +1,22 @@
-"""The plots of the site from results/: `python tools/docs/plots.py` writes docs/plots/cost.svg."""
+"""The plots of the site: `python tools/docs/plots.py [RUN]` writes docs/plots/cost.svg from results/.
+
+With the folder of a run of the demo it also writes docs/plots/decisions.svg.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from modebridge.report.figures import GRAY, LOOKS, axes_of, styled, svg_of
+from drawing import STYLE
+from modebridge.report import risk_figure
+from modebridge.report.figures import GRAY, LOOKS, axes_of, colors_of, styled, svg_of
+from modebridge.runs import existing, gather
 
 ROOT = Path(__file__).parents[2]
-PLACE = ROOT / "docs" / "plots" / "cost.svg"
+FOLDER = ROOT / "docs" / "plots"
 
 NETWORKS = "one, two, ... networks"
 DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
@@ -69,5 +76,16 @@ def cost_plot() -> str:
     return svg_of(figure)
 
 
+def themed(svg: str) -> str:
+    """The plot in the color of the page around it: what matplotlib draws in black, and text, which has no color."""
+    start = svg.index("<svg")
+    head, rest = svg[start:].split(">", 1)
+    return f'{head} fill="currentColor">{STYLE}{rest.replace("#000000", "currentColor")}'
+
+
 if __name__ == "__main__":
-    PLACE.write_text(cost_plot())
+    (FOLDER / "cost.svg").write_text(themed(cost_plot()))
+    for run in sys.argv[1:]:
+        data = gather(existing(run))
+        figure = risk_figure(data.rows, data.answers, colors_of(data.rows))
+        (FOLDER / "decisions.svg").write_text(themed(figure))
