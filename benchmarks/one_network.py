@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import safe_open
@@ -32,13 +32,14 @@ from modebridge.bridges import Bridge, ensemble_target, heads_target, label_targ
 from modebridge.matching import draw_mixing, mixed, mixed_labels
 from modebridge.members import Setting
 from modebridge.modes import has_statistics, refresh_statistics
-from modebridge.objectives import MODE, BridgeObjective, ModeObjective
+from modebridge.objectives import MODE, BridgeObjective, ModeObjective, StudentPlan
 from modebridge.recipes import find_recipe
 from modebridge.scoring import LogitTable, MemberCost
-from modebridge.training import Epoch, Task, fit_many, train
+from modebridge.training import Epoch, Task, fit_many, fit_students, train
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
 
 NETWORKS = "plain,cutmix-a,cutmix-b,mixup,smoothing,swa"
+Watch: TypeAlias = Callable[[Epoch], None]
 HEADS = "cutmix-a>cutmix-b,cutmix-a>cutmix-a,plain>cutmix-a,cutmix-a>plain,plain>plain"
 DECAY = 0.8
 """Of the running mean `ema`, per epoch."""
@@ -213,14 +214,20 @@ class Steps(BridgeObjective):
 
 
 def fit_heads(
-    setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, cutmix: float = 1.0, step: float = 0.0
+    setting: Setting,
+    modes: dict[str, Mode],
+    names: list[str],
+    epochs: int,
+    cutmix: float = 1.0,
+    step: float = 0.0,
+    watch: Watch = lambda epoch: None,
 ) -> dict[str, Bridge]:
     """Heads by name, trained on images mixed by CutMix (or plain ones), and moved by a step if it is not 0."""
     if not names:
         return {}
     bridges = {name: plan_head(setting, modes, name) for name in names}
     config = replace(setting.recipe.training("bridge"), epochs=epochs, keep="last", cutmix=cutmix, progress=False)
-    config = replace(config, callbacks=(report,), device=setting.engine.device, seed=setting.seed_of("heads"))
+    config = replace(config, callbacks=(report, watch), device=setting.engine.device, seed=setting.seed_of("heads"))
     data = setting.data.train("heads", bridges=True)
     if not step:
         return fit_many(setting.net, bridges, data, config)
@@ -228,6 +235,21 @@ def fit_heads(
     objective.size, objective.classes = step, setting.facts.classes
     (states,) = train([Task(objective, data, None, config.seed)], config, engine=setting.engine)
     return objective.result(states)
+
+
+def fit_learners(
+    setting: Setting, modes: dict[str, Mode], names: list[str], epochs: int, cutmix: float, watch: Watch
+) -> dict[str, Mode]:
+    """New networks by the names of their teachers ("A&B"), trained on images mixed by CutMix to predict the mean."""
+    if not names:
+        return {}
+    plans = {}
+    for name in names:
+        start = Mode.from_module(setting.network.build(seeds.generator(setting.seed, "student", name)))
+        plans[f"student {name}"] = StudentPlan(setting.net, start, tuple(modes[one] for one in name.split("&")))
+    config = replace(setting.recipe.training("mode"), epochs=epochs, keep="last", cutmix=cutmix, progress=False)
+    config = replace(config, callbacks=(report, watch), device=setting.engine.device, seed=setting.seed_of("students"))
+    return fit_students(setting.net, plans, setting.data.train("students"), config)
 
 
 @torch.no_grad()
@@ -374,6 +396,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--head-epochs", type=int, default=60)
     parser.add_argument("--heads", default=HEADS)
+    parser.add_argument("--students", default="", help="networks to distill, by their teachers, as plain&cutmix-a")
+    parser.add_argument("--until", type=float, help="train either until this Unix time, not for --head-epochs")
     parser.add_argument("--cutmix", type=float, default=1.0, help="alpha of the heads' CutMix")
     parser.add_argument("--step", type=float, default=0.0, help="size of a step on their images, see Steps")
     parser.add_argument("--suffix", default="", help="of heads in --publish, to tell those of several runs apart")
@@ -389,8 +413,20 @@ def main() -> None:
             publish(file, given.publish, sets, given.difference)
         return
     setting = Setting(find_recipe(given.recipe), given.seed, given.data)
-    heads = [one for one in given.heads.split(",") if one]
+    heads, learners = ([one for one in names.split(",") if one] for names in (given.heads, given.students))
     given.out.mkdir(parents=True, exist_ok=True)
+
+    def finish(modes: dict[str, Mode]) -> None:
+        def fit(epochs: int, watch: Watch = lambda epoch: None) -> tuple[dict[str, Mode], dict[str, Bridge]]:
+            students = fit_learners(setting, modes, learners, epochs, given.cutmix, watch)
+            return students, fit_heads(setting, modes, heads, epochs, given.cutmix, given.step, watch)
+
+        if given.until is not None:
+            seconds: list[float] = []
+            fit(2, lambda epoch: seconds.append(epoch.seconds * (epoch.number == 2)))  # the first one compiles
+            given.head_epochs = max(1, int((given.until - time.time()) / sum(seconds)))
+        students, bridges = fit(given.head_epochs)
+        keep(modes | students, bridges)
 
     def keep(modes: dict[str, Mode], bridges: dict[str, Bridge]) -> None:
         tables = logits_of(setting, modes, bridges)
@@ -416,14 +452,14 @@ def main() -> None:
             name: {k.partition("/")[2]: t for k, t in saved.items() if k.startswith(f"{name}/")} for name in names
         }
         modes = {name: setting.load_mode(state) for name, state in states.items()}
-        keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.cutmix, given.step))
+        finish(modes)
         return
     modes = fit_networks(setting, given.kinds.split(","), given.epochs)
     keep(modes, {})
     kept = {name: mode for name, mode in modes.items() if name in KINDS}
     weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
-    keep(modes, fit_heads(setting, modes, heads, given.head_epochs, given.cutmix, given.step))
+    finish(modes)
 
 
 if __name__ == "__main__":

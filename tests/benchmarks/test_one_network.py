@@ -31,7 +31,7 @@ def test_controls_are_trained_and_published(script, tmp_path):
     script(*options, *kinds, "--out", first, "--heads", "cutmix-a>plain")
     heads = "cutmix-a>plain,cutmix-a>plain+labels,cutmix-a>plain&cutmix-a,2x cutmix-a>labels,early-logits plain>plain"
     script(*options, "--out", second, "--weights", f"{first}/weights.safetensors", "--heads", heads)
-    step = "--step", "0.3", "--cutmix", "0"
+    step = "--step", "0.3", "--cutmix", "0", "--students", "plain&cutmix-a"
     script(*options, *step, "--out", third, "--weights", f"{first}/weights.safetensors", "--heads", "plain>cutmix-a")
     with safe_open(f"{second}/logits.safetensors", "pt") as stored:
         assert stored.get_tensor("cutmix-a>plain+labels/test").shape[0] == 2, "two heads"
@@ -58,4 +58,5 @@ def test_controls_are_trained_and_published(script, tmp_path):
     (table,) = json.loads((tmp_path / "seeds.json").read_text())["tables"]
     assert table["seeds"] == [0]
     assert table["rows"][head]["nll"] == [pytest.approx(found[head]["nll"], abs=2e-3)]
+    assert table["rows"]["student plain&cutmix-a"]["flops"] == 1
     assert len(table["rows"]["plain + plain>cutmix-a, steps"]["nll"]) == len(table["rows"]["plain"]["nll"]) == 1
