@@ -300,7 +300,8 @@ def publish_seed(file: Path, target: Path, sets: list[str], suffix: str) -> None
         record["seeds"].append(about["seed"])
     modes = [name for name in table.test if ">" not in name]
     for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
-        scored, name = table.score(title.split(" + ")), title + (suffix if ">" in title else "")
+        scored, learned = table.score(title.split(" + ")), ">" in title or title.startswith("student ")
+        name = title + suffix * learned
         row = record["rows"].setdefault(name, {"flops": scored.cost.relative_flops, "accuracy": [], "nll": []})
         if len(row["nll"]) < len(record["seeds"]):
             row["accuracy"].append(round(scored.accuracy, 5))
@@ -317,16 +318,17 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
     """
     from published import compute, per_image, read_rows, rounded, write_rows
 
-    about, setting, table, heads = read_logits(file)
+    about, _, table, heads = read_logits(file)
     labels, modes = table.test_labels, [name for name in table.test if ">" not in name]
     rows: dict[str, Tensor] = {}
     if folder.exists():
         rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
     else:
         folder.mkdir()
-        published = {"title": setting.recipe.about, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
+        title = f"{about['recipe']}: networks trained otherwise, heads on them"
+        published = {"title": title, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
         published |= {
-            "epochs": {"networks": about["epochs"]},
+            "epochs": {"networks": about["epochs"], "heads": about["heads"]},
             "date": about["date"],
             "hardware": about["card"],
             "rows": [],

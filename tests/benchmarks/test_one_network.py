@@ -58,5 +58,5 @@ def test_controls_are_trained_and_published(script, tmp_path):
     (table,) = json.loads((tmp_path / "seeds.json").read_text())["tables"]
     assert table["seeds"] == [0]
     assert table["rows"][head]["nll"] == [pytest.approx(found[head]["nll"], abs=2e-3)]
-    assert table["rows"]["student plain&cutmix-a"]["flops"] == 1
+    assert table["rows"]["student plain&cutmix-a, steps"]["flops"] == 1
     assert len(table["rows"]["plain + plain>cutmix-a, steps"]["nll"]) == len(table["rows"]["plain"]["nll"]) == 1

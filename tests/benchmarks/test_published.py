@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"), run_name="published")
 FOLDERS = sorted(file.parent for file in (ROOT / "results").glob("*/rows.safetensors"))
 PAGES = ("README.md", "docs/results.md", "docs/frontier.md", "docs/which.md", "docs/comparison.md", "docs/faq.md")
-PAGES += ("docs/results/cifar10.md", "docs/results/tiny-imagenet.md", "docs/researchers.md", "docs/segmentation.md")
+PAGES += ("docs/results/cifar10.md", "docs/results/cifar10-batch-norm.md", "docs/results/tiny-imagenet.md")
+PAGES += ("docs/results/default.md", "docs/results/paper.md", "docs/researchers.md", "docs/segmentation.md")
 
 NUMBER = r"([+-]?\d*\.?\d+)"
 INTERVAL = re.compile(rf"{NUMBER}(?: %)?\s+\[{NUMBER}\s+to\s+{NUMBER}\]")

@@ -38,7 +38,7 @@ def plan_bridge(
     """A bridge before training, on modes or for a curve; `kind` and `target` are those of `fit_bridge`.
 
     A few `images` (or inputs by name) show the shape of the features. The options are those of `build_bridge`; within a
-    budget, heads on other modes are one wide block (docs/frontier.md).
+    budget, heads on other modes are one wide block (docs/results/default.md).
     """
     check_choices(net, modes, kind)
     aim = chosen_target(target, modes, kind)

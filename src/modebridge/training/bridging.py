@@ -43,7 +43,7 @@ BEST_CUTMIX = 1.0
 LABELS_BELOW = 0.95
 """Below this training accuracy a bridge learns from labels too.
 
-Measured (docs/frontier.md): at 70 and 89 % a head on labels gains much, above 99 % little, or it costs.
+Measured (docs/results/default.md): at 70 and 89 % a head on labels gains much, above 99 % little, or it costs.
 """
 CUTMIX_FROM = 0.8
 """From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
@@ -69,11 +69,12 @@ def fit_bridge(
     With modes and neither a target nor a body, the modes that the bridge reads are run on about 1,000 training images
     as `train` draws them. If one is right on less than 95 % of them, the bridge gets a head on labels beside those on
     the other modes, with a warning: on networks that do not fit their training data labels teach it what the other
-    networks cannot (docs/frontier.md). Labels that are predicted no better than by chance are not used.
+    networks cannot (docs/results/default.md). Labels that are predicted no better than by chance are not used.
 
     Unless the config sets mixup or CutMix, bridges are trained with mixup 0.4, as in the paper; but with CutMix 1.0 if
     all heads are on other modes, the inputs images or tokens, and the modes right on 80 % of the training data or
-    more. There it did better (docs/frontier.md) unless training was short: below some hundred steps set mixup=0.4.
+    more. There it did better (docs/results/default.md) unless training was short: below some hundred steps set
+    mixup=0.4.
 
     Args:
         net: the base network.
