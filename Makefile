@@ -13,7 +13,7 @@ PACKAGING := .venv-package
 # Where nothing compiled may be kept, each process compiles this project anew: 8 s for every process of tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests test-slow examples house docs notebooks package lint types layers setup setup-dev setup-docs clean
+.PHONY: demo test tests test-slow test-versions examples house docs notebooks package lint types layers setup setup-dev setup-docs clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -28,6 +28,9 @@ tests: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-versions: ## the tests with the oldest torch that we declare and with the newest one; with CUDA, 20 GB of disk
+	$(PYTHON) tests/check_versions.py
 
 examples: $(VENV)/.dev ## the scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
 	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
