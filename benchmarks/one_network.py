@@ -144,7 +144,7 @@ def fit_networks(setting: Setting, kinds: list[str], epochs: int) -> dict[str, M
     if averaging and at is not None:
         rest = epochs - 3 * epochs // 4
         rate = (config.lr or 0.0) * config.factor(epochs - rest - 1)
-        constant = replace(config, epochs=rest, lr=rate, warmup=1, average_from=1, keep="last")
+        constant = replace(config, epochs=rest, lr=rate, warmup=1, average_from=1, constant_from=1, keep="last")
         objective = first.on(first.result({MODE: at}))
         objective.soft, objective.classes, objective.epochs = KINDS["plain"], setting.facts.classes, rest
         batches = setting.data.train("control", kinds[0], "swa")

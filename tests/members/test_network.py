@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, update_bn
@@ -24,16 +25,17 @@ def swa(epochs: int, weight_decay: float = 0.0) -> TrainConfig:
 
 def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
     config = SwaMember(0).training(find_recipe("tin200"))
-    assert (config.average_from, config.keep, config.nesterov) == (150, "last", "authors")
+    assert (config.average_from, config.constant_from, config.keep, config.nesterov) == (150, 150, "last", "authors")
     # The authors' rate from epoch 150 on.
     assert {round(config.lr * config.factor(epoch), 4) for epoch in range(149, 200)} == {0.0158}
     assert config.factor(148) == find_recipe("tin200").training("mode").factor(148)
     assert [swa(n).average_from for n in (0, 1, 2, 4, 20)] == [0, 1, 1, 3, 15]
 
 
-def test_it_is_torchs_averaged_model() -> None:
+@pytest.mark.parametrize("constant", [6, 0])
+def test_it_is_torchs_averaged_model(constant: int) -> None:
     """Torch's SGD, AveragedModel and update_bn, the mean beside a training that it does not touch."""
-    config, net = swa(8, 1e-3), tiny_net(0, "bn", EXACT)
+    config, net = replace(swa(8, 1e-3), constant_from=constant), tiny_net(0, "bn", EXACT)
     data = loader(dtype=EXACT)
     ours = fit_mode(net, data, config=config)
     assert config.average_from == 6
@@ -42,7 +44,7 @@ def test_it_is_torchs_averaged_model() -> None:
     net.train()
     for epoch in range(8):
         data.set_epoch(epoch)
-        optimizer.param_groups[0]["lr"] = 0.05 * TrainConfig(epochs=8).factor(min(epoch, 5))
+        optimizer.param_groups[0]["lr"] = 0.05 * TrainConfig(epochs=8).factor(min(epoch, 5) if constant else epoch)
         for images, labels in data:
             optimizer.zero_grad()
             F.cross_entropy(net(images), labels).backward()

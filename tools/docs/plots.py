@@ -65,8 +65,10 @@ def cost_plot() -> str:
                 points: list[Any] = [known[name] for name in names]
                 xs, ys = [one["flops"] for one in points], [scale * one[score] for one in points]
                 color, marker = STYLES[kind]
-                line = "--" if kind == NETWORKS else "none"
-                axis.plot(xs, ys, marker, linestyle=line, color=color, label=kind, markersize=9 if marker == "*" else 6)
+                joined = "--" if kind == NETWORKS else "none"
+                axis.plot(
+                    xs, ys, marker, linestyle=joined, color=color, label=kind, markersize=9 if marker == "*" else 6
+                )
             axis.set_ylabel(label)
             axis.margins(x=0.12, y=0.12)
             if line == 0:

@@ -81,8 +81,8 @@ def export(
                 "another one or data; set cascade.threshold, or call cascade.calibrate(valid)."
             )
         threshold, first = ensemble.threshold, float(ensemble.first_temperature)
-        ensemble = ensemble.ensemble
-        valid = Calibration(first, float(ensemble.temperature))
+        sets, answers, ensemble = ensemble.sets, ensemble.answers, ensemble.ensemble
+        valid = Calibration(first, float(ensemble.temperature), sets, answers)
     if threshold is not None and not (place.suffix == ".onnx" and threshold >= 0):
         raise ModebridgeError(
             f"Expected a threshold of at least 0, in an .onnx file, but got {threshold} for '{place.name}'; leave it "

@@ -8,22 +8,23 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_batch, take_rows
+from modebridge.ensembles.checks import check_inputs
 from modebridge.ensembles.ensemble import Ensemble
 from modebridge.ensembles.forward import (
-    EvaluationOnly,
     Output,
     average,
     confidence_of,
     member_logits,
     probabilities_of,
 )
+from modebridge.ensembles.predictor import Predictor
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import second
 from modebridge.types import Batches, Inputs
 
 
-class Cascade(EvaluationOnly):
+class Cascade(Predictor):
     """The first network of an ensemble alone, and all of its members for images that it is not sure of.
 
     The further members run only on those images. `calibrate` fits a temperature for either case, and the threshold for
@@ -61,6 +62,10 @@ class Cascade(EvaluationOnly):
         self.ensemble, self._threshold = ensemble, threshold
         self.register_buffer("first_temperature", ensemble.temperature.clone())
 
+    def __repr__(self) -> str:
+        threshold = None if self._threshold is None else round(self._threshold, 4)
+        return f"Cascade({self.ensemble}, threshold={threshold})"
+
     @property
     def threshold(self) -> float:
         """The confidence from which on an image uses the first network alone."""
@@ -73,14 +78,16 @@ class Cascade(EvaluationOnly):
     @threshold.setter
     def threshold(self, value: float) -> None:
         self._threshold = float(value)
+        self.sets = self.answers = None  # they hold for the threshold that they were fitted with
 
     @torch.no_grad()
     def calibrate(self, valid: Batches, average_cost: float | None = None) -> Self:
         """Fit both temperatures on held-out data, and the threshold at which images cost as much on average.
 
         The cost is in multiples of the first network, counting networks only: 1.15 with two networks sends 15 % of the
-        held-out images to the second one.
+        held-out images to the second one. Rules for sets and answers are dropped, as by `Ensemble.calibrate`.
         """
+        self.sets = self.answers = None
         first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
         self.ensemble.calibrate(valid)
         table, labels = first.averaged(valid)
@@ -99,11 +106,15 @@ class Cascade(EvaluationOnly):
 
     def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K)."""
-        return second(self.answer(images)[0])
+        return second(self.probabilities(images))
 
-    def answer(self, images: Inputs) -> tuple[Tensor, Tensor]:
+    def probabilities(self, images: Inputs, what: str = "you passed") -> Tensor:
+        return self.answer(images, what)[0]
+
+    def answer(self, images: Inputs, what: str = "you passed") -> tuple[Tensor, Tensor]:
         """The probabilities with classes as the last axis, and which images (B,) used all members."""
         self.check_evaluating()
+        check_inputs(images, self.ensemble._tokens, what)
         ensemble, (first, output) = self.ensemble, self._alone(images)
         unsure = confidence_of(first) < self.threshold
         rows = unsure.nonzero()[:, 0]

@@ -9,12 +9,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, check_labels, size_of
+from modebridge.batches import size_of
 from modebridge.bridges import Bridge
 from modebridge.ensembles.checks import check_inputs, refusal, shapes
-from modebridge.ensembles.decisions import AnswerRule, Method, SetRule
 from modebridge.ensembles.forward import (
-    EvaluationOnly,
     Mean,
     Output,
     average,
@@ -22,7 +20,8 @@ from modebridge.ensembles.forward import (
     member_logits,
     probabilities_of,
 )
-from modebridge.ensembles.temperature import fit_temperature, sampled, scale
+from modebridge.ensembles.predictor import Predictor
+from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, to_modes
 from modebridge.nets import Taps, check_tap, frozen_copy, second
@@ -32,7 +31,7 @@ from modebridge.types import Batches, Inputs
 TOKENS = (torch.int64, torch.int32)
 
 
-class Ensemble(EvaluationOnly):
+class Ensemble(Predictor):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).
@@ -94,11 +93,6 @@ class Ensemble(EvaluationOnly):
         self.register_buffer("temperature", torch.ones(()))
         # A buffer, so that a state dict records whether the temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
-        self.sets: SetRule | None = None
-        """The rule of `predict_sets`, fitted by `conformal`."""
-        self.answers: AnswerRule | None = None
-        """The rule by which `predict` abstains, fitted by `abstain`."""
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         # Instead of torch's tree of every layer of every mode; `ensemble.bridges` prints the bodies.
@@ -161,32 +155,11 @@ class Ensemble(EvaluationOnly):
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The calibrated mean of the members' probabilities (B, K); pass several inputs as a dict or by name."""
-        return second(self._answer(inputs if images is None else images))
+        return second(self.probabilities(inputs if images is None else images))
 
-    def _answer(self, images: Inputs) -> Tensor:
-        return scale(average(self.table(images), self.mean), self.temperature)
-
-    @torch.no_grad()
-    def predict_proba(self, images: Inputs) -> Tensor:
-        """The calibrated probabilities (B, K), without gradients."""
-        return self(images)  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def predict(self, images: Inputs) -> Tensor:
-        """The most probable class of each image (B,); -1 for NaN, and where it abstains, after `abstain`."""
-        probabilities = self._answer(images)
-        answered = probabilities.isfinite().all(dim=-1)
-        if self.answers is not None:
-            answered &= self.answers(probabilities)
-        classes: Tensor = probabilities.argmax(dim=-1)
-        return classes.where(answered, -1)
-
-    @torch.no_grad()
-    def predict_sets(self, images: Inputs) -> Tensor:
-        """The classes of each image as a mask (B, K) that contains the true one as often as `conformal` was told."""
-        if self.sets is None:
-            raise ModebridgeError("Expected sets to be fitted, but they are not; call conformal(valid, coverage=0.9).")
-        return second(self.sets(self._answer(images)))
+    def probabilities(self, images: Inputs, what: str = "you passed") -> Tensor:
+        """The same with classes as the last axis, (B, *P, K)."""
+        return scale(average(self.table(images, what), self.mean), self.temperature)
 
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble.
@@ -198,55 +171,9 @@ class Ensemble(EvaluationOnly):
         self.sets = self.answers = None
         return self
 
-    def conformal(
-        self, valid: Batches, coverage: float = 0.9, method: Method = "aps", *, per_class: bool = False
-    ) -> Self:
-        """Fit sets of classes that contain the true one with a probability of at least `coverage`.
-
-        The promise is split conformal prediction's: it holds for new images like those of `valid`, however good the
-        networks are, on average over draws of `valid`. Call it after `calibrate`; the same images may serve for both,
-        though separate ones are stricter.
-
-        Args:
-            valid: held-out data; at least 9 images for a coverage of 0.9, 99 for 0.99.
-            coverage: the probability.
-            method: "aps", "raps" or "lac", see `SetRule`.
-            per_class: whether the coverage holds for the images of every class, which needs more images.
-        """
-        averaged, labels = self.averaged(valid)
-        self.sets = SetRule.fit(scale(averaged, self.temperature), labels, coverage, method, per_class=per_class)
-        return self
-
-    def abstain(self, valid: Batches, risk: float = 0.01, confidence: float = 0.95) -> Self:
-        """Fit the confidence below which `predict` returns -1, so that at most a share `risk` of its answers is wrong.
-
-        This holds with a probability of `confidence` over draws of `valid`, the held-out data; if they cannot show it
-        for any threshold, an error says so.
-        """
-        averaged, labels = self.averaged(valid)
-        self.answers = AnswerRule.fit(scale(averaged, self.temperature), labels, risk, confidence)
-        return self
-
-    @torch.no_grad()
     def averaged(self, valid: Batches) -> tuple[Tensor, Tensor]:
-        """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,).
-
-        If a network classifies pixels, N of them are drawn, the same in every call: `PLACES` of each image.
-        """
-        self.train(self.training)  # the members go to evaluation mode, whatever was done to them
-        tables, truths = [], []
-        for item in valid:
-            images, labels = check_batch(item, "valid")
-            table = average(self.table(images, "of valid"), self.mean)
-            check_labels(labels, table.shape[1:], "valid")
-            rows = sampled(table, labels.to(table.device))
-            tables.append(rows[0])
-            truths.append(rows[1])
-        if not tables:
-            raise ModebridgeError(
-                "Expected valid to have batches to calibrate on, but got none; pass the validation split."
-            )
-        return torch.cat(tables), torch.cat(truths)
+        """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,); see `collect`."""
+        return self.collect(valid, lambda images, what: average(self.table(images, what), self.mean))
 
     def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
         """Write the ensemble as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
@@ -259,8 +186,3 @@ class Ensemble(EvaluationOnly):
         from modebridge.deploy.pretrained import as_transformers
 
         return as_transformers(self)
-
-
-def _forget(ensemble: Ensemble, _: object) -> None:
-    """Rules hold for the weights that they were fitted with."""
-    ensemble.sets = ensemble.answers = None

@@ -181,7 +181,7 @@ class SwaMember(Method, ModeMember):
         mode = recipe.training("mode")
         start = min(mode.epochs, max(1, 3 * mode.epochs // 4))
         # Always the mean of all snapshots; intermediate means are not compared on validation.
-        return replace(mode, average_from=start, keep="last")
+        return replace(mode, average_from=start, constant_from=start, keep="last")
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

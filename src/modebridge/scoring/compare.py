@@ -18,7 +18,7 @@ from modebridge.scoring.table import Scored
 from modebridge.types import Batch, Batches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Scores of models by name, and how each differs from the first: value, and ends of its 95 % interval.
 
@@ -37,7 +37,7 @@ class Comparison:
             for name, scored in self.scores.items()
         ]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         rows = [["", "cost", "accuracy", "NLL", f"NLL minus {next(iter(self.scores))}", "accuracy minus it, points"]]
         for name, scored in self.scores.items():
             apart = ["", ""]
@@ -49,9 +49,6 @@ class Comparison:
         first, *widths = (max(len(row[k]) for row in rows) for k in range(len(rows[0])))
         lines = ([f"{name:{first}}", *map(str.rjust, cells, widths)] for name, *cells in rows)
         return "\n".join("  ".join(cells).rstrip() for cells in lines)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
-        printer.text(str(self))
 
 
 @torch.no_grad()

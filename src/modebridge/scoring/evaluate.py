@@ -169,7 +169,7 @@ def _of_cascade(cascade: Cascade, test: Batches, intervals: bool) -> tuple[Score
         return replace(whole, flops=flops, relative_flops=1 + share * (whole.relative_flops - 1))
 
     with _evaluating(cascade):
-        scored, images = _scored(_predictions(answer, test), None, price, None, intervals)
+        scored, images = _scored(_predictions(answer, test), None, price, cascade.sets, intervals)
     scored = replace(scored, threshold=cascade.threshold, deferred_share=float(torch.cat(deferred).double().mean()))
     return _calibrated_only(scored, float(cascade.ensemble.temperature)), images
 

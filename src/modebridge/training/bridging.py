@@ -47,6 +47,8 @@ Measured (docs/results/default.md): at 70 and 89 % a head on labels gains much, 
 """
 CUTMIX_FROM = 0.8
 """From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
+COSTLY = 1.0
+"""Share of the network's FLOPs that nobody expects of a small network."""
 IMAGES = 1000
 """How many training images to look at, rounded up to whole batches."""
 
@@ -55,6 +57,7 @@ def fit_bridge(
     net: nn.Module,
     modes: Curve | Mode | Sequence[Mode],
     train: Batches,
+    config: TrainConfig = DEFAULT,
     *,
     budget: float | None = None,
     kind: Kind = "I",
@@ -62,7 +65,6 @@ def fit_bridge(
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     valid: Batches | None = None,
-    config: TrainConfig = DEFAULT,
 ) -> Bridge:
     """Train one bridge: a small network that predicts other networks from a feature of the first.
 
@@ -82,6 +84,7 @@ def fit_bridge(
             others: modes, trained modules, state dicts or paths of checkpoints. Or, as in the paper, a curve, whose
             start it reads and whose midpoint it learns.
         train: yields (images, labels); only heads on labels learn from the labels.
+        config: all options of training.
         budget: maximum share of the base's FLOPs (0.05 for 5 %): the widest body that fits is built, with no more
             parameters than the base. None is the paper's small bridge.
         kind: "I" reads one mode, "II" two.
@@ -92,7 +95,16 @@ def fit_bridge(
         body: your own module from feature(s) to logits, used instead of building one; its parameters with
             `requires_grad=False` are not trained.
         valid: held-out data for `config.keep == "best"`, the lowest KL, and to warn if the bridge does not help.
-        config: all options of training.
+
+    Returns:
+        The bridge, to use as in `Ensemble(net, modes[:1], [bridge])`.
+
+    >>> nets = [nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)) for _ in range(3)]
+    >>> train = [(torch.rand(8, 1, 8, 8), torch.arange(8) % 5) for _ in range(4)]
+    >>> modes = [Mode.from_module(net) for net in nets]
+    >>> bridge = fit_bridge(nets[0], modes, train, TrainConfig(epochs=1), budget=0.2)
+    >>> bridge.heads, bridge.share <= 0.2
+    (2, True)
     """
     check_config(config)
     modes = to_modes(net, modes)
@@ -121,6 +133,11 @@ def fit_bridge(
     with runs_on(net, batch[0], "train"):
         options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
         bridge = plan_bridge(net, modes, batch[0], target=target, **options)
+    if budget is None and body is None and (bridge.share or 0.0) > COSTLY:
+        warnings.warn(
+            f"The bridge costs {bridge.share:.0%} of the network, as the paper's does not fit it; pass budget=0.05.",
+            stacklevel=2,
+        )
     fitted = _fit_all(net, {"bridge": bridge}, train, config, valid, engine, batch)["bridge"]
     if valid is not None:
         base = list(bridge.modes)

@@ -32,7 +32,7 @@ CHOICES = {
     "precision": ("auto", "fp32", "bf16"),
 }
 LEAST: dict[str, float] = dict.fromkeys(("lr", "momentum", "weight_decay", "clip", "mixup", "cutmix"), 0.0)
-LEAST |= {"epochs": 0, "warmup": 1, "average_from": 0}
+LEAST |= {"epochs": 0, "warmup": 1, "average_from": 0, "constant_from": 0}
 """Lower limits; those of integers are integers."""
 HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
 """Fields that do not determine the numbers, up to rounding."""
@@ -66,7 +66,9 @@ class TrainConfig:
             affects all of their Tiny ImageNet runs.
         warmup: epochs until the peak, at most a quarter of all epochs (see `factor`).
         average_from: the first epoch, counted from 1, whose weights join a running mean that is kept instead of the
-            last weights (SWA); the learning rate is constant from there on. 0 turns it off.
+            last weights; 76 of 100 epochs is a good choice (docs/results.md). 0 turns it off.
+        constant_from: the first epoch, counted from 1, whose learning rate all later ones have; with the same
+            `average_from` that is SWA. 0 turns it off.
         keep: "best" on validation, or the "last" epoch.
         seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
         mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
@@ -91,6 +93,7 @@ class TrainConfig:
     nesterov: Literal["no", "standard", "authors"] = "no"
     warmup: int = 5
     average_from: int = 0
+    constant_from: int = 0
     keep: Literal["best", "last"] = "last"
     seed: int = 0
     mixup: float | None = None
@@ -137,7 +140,9 @@ class TrainConfig:
     def key(self) -> str:
         """The fields that determine the numbers, as text for the keys of artifacts and checkpoints."""
         return " ".join(
-            f"{each.name}={_text(getattr(self, each.name))}" for each in fields(self) if each.name not in HOW
+            f"{each.name}={_text(getattr(self, each.name))}"
+            for each in fields(self)
+            if each.name not in HOW and (each.name != "constant_from" or self.constant_from)  # as keys were without it
         )
 
     def resolved(self, net: nn.Module) -> TrainConfig:
@@ -163,8 +168,8 @@ class TrainConfig:
         >>> [round(TrainConfig(epochs=200).factor(e), 4) for e in (0, 1, 2, 3, 4, 199)]
         [0.01, 0.2575, 0.505, 0.7525, 1.0, 0.0001]
         """
-        if self.average_from:
-            epoch = min(epoch, self.average_from - 1)
+        if self.constant_from:
+            epoch = min(epoch, self.constant_from - 1)
         # A short run needs decay more than warm-up.
         e, warmup = epoch + 1, min(self.warmup, max(1, self.epochs // 4))
         if e < warmup:
