@@ -259,7 +259,9 @@ def main() -> None:
     if given.record is not None:
         record(given.record, folder)
     if folder is not None:
-        print("\n".join(seed_tables(folder) if folder.suffix == ".json" else tables(folder)))
+        files = sorted(folder.glob("*.json")) if not (folder / "rows.safetensors").exists() else []
+        parts = [seed_tables(file) for file in files or [folder] if file.suffix == ".json"] or [tables(folder)]
+        print("\n\n".join("\n".join(part) for part in parts))
         return
     folders = sorted(file.parent for file in RESULTS.glob("*/rows.safetensors"))
     wrong = [figure for folder in folders for figure in wrong_figures(folder)]

@@ -20,11 +20,11 @@ from modebridge.recipes import DataConfig, Recipe, StageConfig
 def recipe() -> Recipe:
     return Recipe(
         name="my-recipe",
-        about="two small timm ResNets on handwritten digits",
         net=make_net,  # or by name: "timm:resnet18", "torchvision:resnet18", ...
         data=DataConfig(name=my_data, batch_size=60),
+        # All other settings have defaults; with --modes, those above are enough.
         modes=2,
-        mode=StageConfig(epochs=12, weight_decay=1e-3),
+        mode=StageConfig(epochs=12, weight_decay=1e-3),  # also of the distilled network, unless student_epochs is set
         curve=StageConfig(epochs=24, weight_decay=1e-3),
         bridge=StageConfig(epochs=24),
         lr=0.05,

@@ -14,10 +14,9 @@ from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, ResNetSpec
-from modebridge.objectives import StudentPlan
+from modebridge.objectives import StudentPlan, fresh_mode
 from modebridge.training import TrainConfig, fit_many, fit_modes
 from modebridge.training.config import DEFAULT
-from modebridge.training.fit import fresh_mode
 
 TINY = ResNetSpec(
     image=(1, 8, 8),

@@ -195,8 +195,10 @@ def to_modes(net: nn.Module, given: object) -> Any:
 
 def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
     """Raise an error if there are too few modes, or if one does not fit the network."""
-    if isinstance(modes, Mode):
-        raise ModebridgeError(f"Expected {what} to get a list of modes, but got one Mode; put it in a list.")
+    if not isinstance(modes, Sequence):
+        raise ModebridgeError(
+            f"Expected {what} to get a list of modes, but got one {type(modes).__name__}; put modes in a list."
+        )
     if len(modes) < at_least:
         raise ModebridgeError(
             f"Expected {what} to have at least {at_least} mode{'s' if at_least > 1 else ''}, "

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self, TypeAlias
 
@@ -31,7 +31,7 @@ from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
 from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import classes_last, frozen_copy, logits_of, run, run_at, second
+from modebridge.nets import classes_last, fresh_weights, frozen_copy, logits_of, run, run_at, second
 from modebridge.trees import wide
 from modebridge.types import IGNORED, Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
@@ -221,6 +221,16 @@ def _bridge_program(heads: int, body: nn.Module) -> Program:
 
 Teacher: TypeAlias = Mode | Ensemble
 """A network, or an ensemble, each of whose members counts as one teacher."""
+
+
+def fresh_mode(net: nn.Module, seed: int) -> Mode:
+    """The network as if newly built: new weights, except for frozen ones, and reset running statistics."""
+    new, learned = frozen_copy(net), {name for name, one in net.named_parameters() if one.requires_grad}
+    for module in new.modules():
+        if callable(reset := getattr(module, "reset_running_stats", None)):
+            reset()
+    mode, fresh = Mode.from_module(new), fresh_weights(net, seed)
+    return replace(mode, params={**mode.params, **{name: fresh[name] for name in fresh if name in learned}})
 
 
 @dataclass(frozen=True)

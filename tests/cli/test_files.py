@@ -119,14 +119,15 @@ def test_wrong_wishes(made):
     for more, message in (
         (("--threshold", "0.5", "--average-cost", "1.1"), "no --average-cost beside it, but got 0.5"),
         (("--threshold", "nan"), "Expected --threshold to be at least 0"),
-        (("--average-cost", "0.5"), "at least the base's 1, but got 0.5"),
+        (("--average-cost", "0.5", "--members", "mode-0,I-0-1-small"), "at least the base's 1, but got 0.5"),
+        (("--average-cost", "1.15", "--members", "one network"), "two members for a cascade, but got only mode-0;"),
     ):
         answer = invoke("export", root / "run", root / "x.onnx", *more)
         assert message in str(answer.exception)
     assert not (root / "x.onnx").exists()
     assert "to be a run folder" in str(invoke("export", "/nowhere", "fast.onnx").exception)
     assert "Expected 'nowhere.onnx' to be a file" in str(invoke("predict", "nowhere.onnx", "x.png").exception)
-    answer = invoke("export", root / "run", root / "x.pt2", "--threshold", "0.5")
+    answer = invoke("export", root / "run", root / "x.pt2", "--threshold", "0.5", "--members", "mode-0,I-0-1-small")
     assert "in an .onnx file, but got 0.5 for 'x.pt2'" in str(answer.exception)
     answer = invoke("predict", root / "fast.onnx", root / "images", "--threshold", "0.5", "--json")
     assert "Expected a cascade for a threshold" in str(answer.exception)

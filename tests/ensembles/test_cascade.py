@@ -54,6 +54,15 @@ def test_it_is_exported(tmp_path: Path) -> None:
     assert set(unsure) == {False, True}
     assert file(batch).used.tolist() == [6 if one else 1 for one in unsure]
     torch.testing.assert_close(torch.from_numpy(file(batch).probabilities), cascade(batch), rtol=0, atol=1e-5)
+    told = [(VALID[0][0], cascade.predict(VALID[0][0]))]
+    cascade.conformal(told, 0.6).abstain(told, risk=0.3)
+    decided, rules = mb.export(cascade, tmp_path / "cascade.onnx", batch)(batch), (cascade.sets, cascade.answers)
+    assert decided.sets.tolist() == cascade.predict_sets(batch).tolist() == rules[0](cascade(batch)).tolist()
+    assert (cascade.predict(batch) >= 0).tolist() == decided.answered.tolist() == rules[1](cascade(batch)).tolist()
+    assert mb.evaluate(cascade, told).coverage >= 0.6
+    cascade.threshold = 0.9
+    assert cascade.sets is cascade.answers is None, "fitted for another threshold"
+    assert str(cascade).endswith(", threshold=0.9)")
     with pytest.raises(mb.ModebridgeError, match="the threshold of the cascade, but got another one"):
         mb.export(cascade, tmp_path / "cascade.onnx", batch, threshold=0.3)
 
@@ -66,7 +75,8 @@ def test_what_cannot_be_one() -> None:
         (lambda: mb.Cascade(net), "as an Ensemble, but got Linear"),
         (lambda: mb.Cascade(mb.Ensemble(net, [net])), "two networks or more, but got one; pass several modes"),
         (lambda: mb.Cascade(two, threshold=-1), "threshold to be at least 0, but got -1"),
-        (lambda: mb.Cascade(two).calibrate(data)(data[0][0]), "to have a threshold, but got none; call calibrate"),
+        (lambda: mb.Cascade(two)(data[0][0]), "to have a threshold, but got none; call calibrate"),
+        (lambda: mb.Cascade(two).calibrate(data), "an average cost for a cascade without a threshold, but got none"),
         (lambda: mb.Cascade(two).calibrate(data, 2.2), r"between 1 and the 2 networks of the cascade, but got 2\.2"),
         (lambda: mb.Cascade(mb.Ensemble(net, [net], mean="logarithmic")), "mean of probabilities for a cascade"),
     ):

@@ -34,7 +34,7 @@ def test_run_at_other_parameters_leaves_the_module_alone():
     torch.testing.assert_close(net(images), before, rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_networks_of_torch_jit_are_refused():
     with pytest.raises(ModebridgeError, match=r"of torch\.jit, .* pass the module that it was made from"):
         frozen_copy(nn.Sequential(torch.jit.trace(nn.Linear(2, 3), torch.rand(1, 2))))

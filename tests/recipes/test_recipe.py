@@ -176,8 +176,8 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
         (b"def recipe(:\n", "to run, but got SyntaxError"),
         (b"def recipe():\n    return 3\n", "returns a Recipe, but got int"),
         (b"raise SystemExit(0)", "got SystemExit"),
-        (b"import timmm\n# recipe(", "got ModuleNotFoundError: 'No module named 'timmm''; install timmm."),
-        (b"import email.timmm\n# recipe(", "'No module named 'email.timmm''; fix it."),
+        (b"import timmm\n# recipe(", "got ModuleNotFoundError: 'No module named 'timmm'' in line 1; install timmm."),
+        (b"import email.timmm\n# recipe(", "'No module named 'email.timmm'' in line 1; fix it, or"),
     ],
 )
 def test_a_wrong_file_is_a_sentence(tmp_path, raw, message):

@@ -91,6 +91,7 @@ def test_trained_networks_are_only_replaced_if_asked(finished: RunFolder, tmp_pa
     begin(folder, longer, 0)
     with pytest.raises(ModebridgeError, match=r"3 networks would be trained again and replaced; .*--replace"):
         run_recipe(longer, folder=folder, replace=False)
+    assert Run(longer, folder=folder).replaced() == 3
     folder.undo()
     assert (folder.path / "recipe.toml").read_bytes() == before, "the folder still tells what is in it"
     begin(folder, longer, 0)

@@ -66,7 +66,7 @@ def test_a_mode_and_a_module_are_ensembles_of_one():
     assert evaluate(mode, data, net=net) == wanted
     assert evaluate(mode.load(net), data) == wanted
     assert wanted.cost.relative_flops == 1.0
-    with pytest.raises(ModebridgeError, match="no net; pass net="):
+    with pytest.raises(ModebridgeError, match="no net; pass Ensemble"):
         evaluate(mode, data)
     with pytest.raises(ModebridgeError, match="a module or an exported file, but got function"):
         evaluate(batches, data)

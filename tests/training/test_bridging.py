@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from modebridge import trees
 from modebridge.bridges import Bridge, body_within, label_target, mode_target, plan_bridge
@@ -163,3 +164,10 @@ def test_networks_at_chance_and_results_that_do_not_help_are_said():
         fit_bridge(tiny_net(), trained, data, valid=loader(40, 8, seed=3), config=bad)
     with pytest.warns(UserWarning, match="With the student, the NLL on valid is"):
         distill(tiny_net(), Ensemble(tiny_net(), trained), data, valid=loader(40, 8, seed=3), config=bad)
+
+
+def test_a_bridge_that_costs_more_than_its_network_is_said():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+    train = [(torch.rand(6, 1, 8, 8), torch.arange(6) % 3)]
+    with pytest.warns(UserWarning, match=r"The bridge costs \d+% of the network, .*; pass budget=0\.05"):
+        fit_bridge(net, [Mode.from_module(net)], train, ONE_EPOCH, target="labels")

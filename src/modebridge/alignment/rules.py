@@ -221,7 +221,7 @@ RULES: dict[str, Rule] = {
     for rule, names in {
         # Besides those that torch itself marks as pointwise: copies, and what normalizes along a dimension.
         _elementwise: "_prelu_kernel _log_softmax _safe_softmax _softmax _to_copy alias clone contiguous copy detach "
-        "expand fill floor_divide hardswish lift_fresh log_sigmoid_forward masked_fill rsub where zero",
+        "expand fill floor_divide hardswish hardtanh lift_fresh log_sigmoid_forward masked_fill rsub where zero",
         _constant: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros "
         "zeros_like",
         _reduce: "all amax amin any linalg_vector_norm logsumexp mean prod std std_mean sum var var_mean",

@@ -18,7 +18,7 @@ from modebridge.bridges.bridge import READS, Aim, Bridge, Kind, Target, check_bo
 from modebridge.bridges.budget import body_within, counted_body, size_of
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes
+from modebridge.modes import Mode, check_modes, check_net
 from modebridge.nets.flops import Shape, counting
 from modebridge.types import Batch, Inputs, Layout
 
@@ -68,9 +68,9 @@ def build_bridge(
     used instead; with `wide`, the body is then one wide block instead of three. `name` is used in tables and errors,
     `seed` for the initial weights.
     """
-    if budget is not None and not 0 < budget <= 1:
+    if not _is_budget(budget):
         raise ModebridgeError(
-            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
+            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget!r}; 0.05 is 5 %."
         )
     modes = [Mode({}, {})] * READS[reads] if isinstance(reads, str) else list(reads)
     kind: Kind = "I" if len(modes) == 1 else "II"
@@ -151,6 +151,10 @@ def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tupl
     return tuple(joined)
 
 
+def _is_budget(budget: object) -> bool:
+    return budget is None or (isinstance(budget, int | float) and 0 < budget <= 1)
+
+
 def inspect(
     net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
 ) -> nets.Inspection:
@@ -174,7 +178,8 @@ def inspect(
     ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
     1 cannot be tapped: see .refused
     """
-    if heads < 1 or not slim > 0 or (budget is not None and not 0 < budget <= 1):
+    check_net(net)
+    if heads < 1 or not slim > 0 or not _is_budget(budget):
         raise ModebridgeError(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."

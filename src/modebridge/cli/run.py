@@ -191,6 +191,8 @@ def show_plan(options: RunOptions) -> None:
     console.print(table)
     if not any(step["missing"] for step in steps):
         console.print("Nothing to train.")
+    if (count := current.replaced()) and not options.replace:
+        warn(f"Trained networks of this folder would be replaced ({count}), which a run refuses without --replace.")
 
 
 def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:

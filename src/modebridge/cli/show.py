@@ -29,7 +29,7 @@ from modebridge.runs import (
     write_page,
 )
 from modebridge.runs.plan import leaks
-from modebridge.scoring import Cost, Scored, advise, combination_cost
+from modebridge.scoring import FEW, Cost, Scored, advise, combination_cost
 
 NEEDS = {
     "digits": "none",
@@ -188,13 +188,16 @@ def advise_run(
         return
     cascade = chosen.threshold is not None
     unit, use = {"flops": "FLOPs", "params": "params"}[cost_unit], _described(chosen, recipe)
-    lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
-    for choice in [*(one for one in advice.by_size if one != chosen), chosen]:
-        cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        lines.add_row("*" if choice == chosen else "", *cells, _described(choice, recipe))
-    console.print(lines)
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
-    first = in_words([one], recipe)
+    first, alone = in_words([one], recipe), table.score([one], "valid")
+    lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
+    best = [choice for choice in (*advice.by_size, advice.cascade) if choice is not None]
+    shown = {(choice.members, choice.threshold): choice for choice in (alone, *best, chosen)}
+    for key, choice in sorted(shown.items(), key=lambda item: advice.cost(item[1])):
+        mark = "*" if key == (chosen.members, chosen.threshold) else ""
+        cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
+        lines.add_row(mark, *cells, _described(choice, recipe))
+    console.print(lines)
     why = f"the most members that are significantly better than {first} and not significantly worse than the best"
     if cascade:
         why = "significantly better than the best choice without a cascade"
@@ -203,9 +206,12 @@ def advise_run(
     console.print(
         f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
-        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared; choosing the lowest of them "
-        f"makes its NLL about {advice.optimism:.4f} too low."
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared, the best of each size is "
+        f"shown{'' if advice.cascade or max_loss is not None else '; --cascades compares cascades too'}. The lowest of "
+        f"so many NLLs is about {advice.optimism:.4f} lower than it will be on new images."
     )
+    if len(table.valid_labels) < FEW:
+        console.print(f"{plural(len(table.valid_labels), 'validation image')} can tell only large differences apart.")
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
         console.print(kept if cascade else "No cascade within the budget keeps that loss and has a lower NLL.")

@@ -57,6 +57,10 @@ class DeployedEnsemble:
         self.cascade: bool = meta.get("elastic", meta["threshold"] is not None)
         """Whether it takes a threshold."""
 
+    def __repr__(self) -> str:
+        members, cost = len(self.meta["members"]), self.meta["cost"]["relative_flops"]
+        return f"DeployedEnsemble({self.path.name!r}, {members} members, x{cost:.2f})"
+
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None) -> DeployedEnsemble:
         """Load a file written by `export`.

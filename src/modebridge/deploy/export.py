@@ -71,6 +71,11 @@ def export(
         info: further facts to store: `names` of the modes, then of the bridges; `scores`; `about`, a short description;
             `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base.
         tolerance: maximum difference of a probability between the file and the library.
+
+    Example::
+
+        file = export(ensemble, "fast.onnx", images[:1])
+        file(images).probabilities
     """
     place = Path(path)
     check_format(place)

@@ -87,6 +87,10 @@ class Cascade(Predictor):
         The cost is in multiples of the first network, counting networks only: 1.15 with two networks sends 15 % of the
         held-out images to the second one. Rules for sets and answers are dropped, as by `Ensemble.calibrate`.
         """
+        if average_cost is None and self._threshold is None:
+            raise ModebridgeError(
+                "Expected an average cost for a cascade without a threshold, but got none; pass average_cost=1.15."
+            )
         self.sets = self.answers = None
         first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
         self.ensemble.calibrate(valid)

@@ -92,7 +92,21 @@ def load_checkpoints(
     """Load the modes in several files, in a folder, or in a file that holds several networks, such as a deep ensemble.
 
     Of a folder, its weight files are read sorted by name (2 before 10), and those of subfolders with one network each,
-    such as the `modes` of a run. For `ema` and `ignore` see `load_checkpoint`.
+    such as the `modes` of a run.
+
+    Args:
+        net: a network of their architecture, with any weights.
+        paths: a file, a folder, or a list of them: of PyTorch, safetensors, timm, Lightning, transformers or peft.
+            Nothing in them is executed.
+        ema: see `load_checkpoint`.
+        ignore: see `load_checkpoint`.
+
+    Returns:
+        A mode per network, in order.
+
+    Example::
+
+        modes = load_checkpoints(net, ["first.pth", "second.pth"])
     """
     check_net(net)
     modes: list[Mode] = []

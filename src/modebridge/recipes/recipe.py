@@ -58,7 +58,7 @@ class DataConfig:
     """
 
     name: str
-    batch_size: int
+    batch_size: int = 128
     bridge_batch_size: int = 0
     train: int = 0
     valid: int = 0
@@ -79,14 +79,14 @@ class StageConfig:
         keep: "best" on validation, or the "last" epoch.
     """
 
-    epochs: int
+    epochs: int = 30
     weight_decay: float = 0.0
     keep: Literal["best", "last"] = "last"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run from data to results.
+    """A run from data to results; a name, data and a network are enough where networks are given by `--modes`.
 
     Args:
         name: name on the command line.
@@ -130,13 +130,13 @@ class Recipe:
     """
 
     name: str
-    about: str
+    about: str = ""
     data: DataConfig
     net: str
-    modes: int
-    mode: StageConfig
-    curve: StageConfig
-    bridge: StageConfig
+    modes: int = 4
+    mode: StageConfig = StageConfig()
+    curve: StageConfig = StageConfig()
+    bridge: StageConfig = StageConfig()
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: Literal["no", "standard", "authors"] = "no"

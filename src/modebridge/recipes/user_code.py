@@ -14,6 +14,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -144,9 +145,11 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
     except (Exception, SystemExit) as error:  # a user's program can raise anything
         # "timm.new" is missing from what is installed.
         missing = error.name if isinstance(error, ModuleNotFoundError) and "." not in (error.name or ".") else None
+        lines = [one.lineno for one in extract_tb(error.__traceback__) if one.filename == str(path)]
+        at = f" in line {lines[-1]}" if lines else ""
         raise ModebridgeError(
-            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; "
-            f"{f'install {missing}' if missing else 'fix it'}."
+            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'{at}; "
+            f"{f'install {missing}' if missing else 'fix it, or see all of it with --debug'}."
         ) from error
     finally:
         sys.path.remove(str(path.parent))

@@ -53,8 +53,8 @@ def ensemble_of(
 
     Args:
         folder: the folder of a finished run.
-        members: names of members, such as `mode-0` and `I-0-1-small`; None uses what `advise` recommends for 1.2
-            networks.
+        members: names of members, such as `mode-0` and `I-0-1-small`, or of rows of the table; None uses what `advise`
+            recommends for 1.2 networks.
         average_cost: average cost of a cascade, in networks: its threshold is chosen on the validation split.
         threshold: threshold of a cascade, used instead of `average_cost`.
         coverage: coverage of sets of classes; None for no sets.
@@ -68,16 +68,16 @@ def ensemble_of(
     run = folder if isinstance(folder, RunFolder) else existing(folder, writes=False)
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
-    named = bool(members)
-    if not members:
-        members = advise(answers, BUDGET).chosen.members
-    names = _ordered(answers, members)
+    rows = {row.name: row.members for row in row_plans(recipe) if row.average_cost is None}
+    named = [name for row in members or advise(answers, BUDGET).chosen.members for name in rows.get(row, [row])]
+    names = _ordered(answers, named)
+    if (average_cost is not None or threshold is not None) and len(names) < 2:
+        raise ModebridgeError(
+            f"Expected at least two members for a cascade, but got only {names[0]}"
+            f"{'' if members else ', which `modebridge advise` recommends'}; name the members for uncertain images "
+            "too, as in --members mode-0,mode-1."
+        )
     if average_cost is not None:
-        if named and len(names) < 2 and average_cost >= 1:
-            raise ModebridgeError(
-                f"Expected at least two members for a cascade of average cost {average_cost:g}, but got only "
-                f"{names[0]}; name the members for uncertain images too, or omit the average cost."
-            )
         threshold = answers.threshold(names, average_cost)
     # A budget that covers all images needs no threshold.
     threshold = threshold if threshold is not None and threshold < ALL else None

@@ -89,7 +89,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
         )
     if folder.writes and written != (recipe, seed):
         folder.begin(to_toml(recipe, seed))
-    said = f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is made again."
+    said = f"Changed since the last run in this folder: {'; '.join(changes)}."
     return [said] if changes else []
 
 

@@ -162,14 +162,18 @@ class Run:
     def warnings(self) -> list[str]:
         return [*curve_warnings(self.recipe, self.table), *leaks(self.folder)]
 
-    def _check_replaced(self, graph: Graph) -> None:
+    def replaced(self, graph: Graph | None = None) -> int:
+        """How many trained networks of the folder have other settings and would be trained again."""
+        graph = graph or self.graph(everything_in(self.recipe))
         known = {
             node.place: self.folder.meta(node.place).get("key")
             for node in graph.nodes.values()
             if node.folder == ModeMember.folder
         }
-        count = sum(key not in (None, graph.keys[place]) for place, key in known.items())
-        if count and not self._replace:
+        return sum(key not in (None, graph.keys[place]) for place, key in known.items())
+
+    def _check_replaced(self, graph: Graph) -> None:
+        if not self._replace and (count := self.replaced(graph)):
             raise ModebridgeError(
                 f"Expected to keep the trained networks of '{self.folder.path}', but with these settings "
                 f"{plural(count, 'network')} would be trained again and replaced; choose another folder with --out, "

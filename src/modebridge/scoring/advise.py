@@ -39,6 +39,7 @@ class Advice:
     Args:
         chosen: the recommendation.
         by_size: the best combination of 1, 2, ... members within the budget.
+        cascade: the best cascade, if any was considered.
         prices: cost of each member in networks.
         looked_at: number of combinations compared.
         exact: whether these are all combinations within the budget; otherwise the best ones of each size were extended.
@@ -48,6 +49,7 @@ class Advice:
 
     chosen: Scored
     by_size: tuple[Scored, ...]
+    cascade: Scored | None
     prices: Mapping[str, float]
     looked_at: int
     exact: bool
@@ -118,9 +120,9 @@ def advise(
     best = int(nlls[: len(plain)].argmin())
     safe = [k for k in range(1, len(plain)) if gain[k] > critical * spread[k] and not better(best, k)]
     chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
-    if others:
-        first = len(plain) + int(nlls[len(plain) :].argmin())
-        chosen = first if better(first, chosen) else chosen
+    cascade = len(plain) + int(nlls[len(plain) :].argmin()) if others else None
+    if cascade is not None and better(cascade, chosen):
+        chosen = cascade
     lucky = means.argmin(dim=1)
     optimism = float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean())
 
@@ -129,7 +131,8 @@ def advise(
 
     ranked = sorted(range(len(plain)), key=lambda k: float(nlls[k]))
     by_size = tuple(scored(next(k for k in ranked if plain[k][0] in some)) for some in sizes)
-    return Advice(scored(chosen), by_size, prices, looked_at, exact, optimism)
+    shown = None if cascade is None else scored(cascade)
+    return Advice(scored(chosen), by_size, shown, prices, looked_at, exact, optimism)
 
 
 class _Search:

@@ -59,10 +59,19 @@ def compare(models: Mapping[str, Model], test: Batches) -> Comparison:
         models: ensembles, cascades, modules or exported files by name, as `evaluate` takes them; the first is what the
             others are compared with. Calibrate them before, on other images.
         test: the test split, anything that yields (images, labels).
+
+    Returns:
+        A table of scores, costs and paired 95 % intervals; `to_dicts()` has them as data.
+
+    >>> from torch import nn
+    >>> test = [(torch.eye(4), torch.arange(4) % 2)]
+    >>> print(compare({"one": nn.Linear(4, 2), "other": nn.Linear(4, 2)}, test).to_dicts()[1]["name"])
+    other
     """
     if not isinstance(models, Mapping) or not models:
         raise ModebridgeError(
-            f"Expected models by name, but got {type(models).__name__}; pass a dict, {{'one network': ensemble, ...}}."
+            f"Expected models by name, but got {type(models).__name__ if models else 'none'}; pass a dict, "
+            "{'one network': ensemble, ...}."
         )
     found, orders = {}, []
     for name, model in models.items():

@@ -99,6 +99,13 @@ def evaluate(model: Model, test: Batches, *, net: nn.Module | None = None, inter
         test: the test split, anything that yields (images, labels).
         net: the network of a mode.
         intervals: whether to add bootstrap intervals over images.
+
+    Returns:
+        Accuracy, NLL, ECE, Brier score and more, with the cost; prints as a table.
+
+    >>> scored = evaluate(nn.Linear(4, 2), [(torch.eye(4), torch.arange(4) % 2)])
+    >>> scored.n
+    4
     """
     return score_with_images(model, test, net=net, intervals=intervals)[0]
 
@@ -109,7 +116,7 @@ def score_with_images(
     """The scores of `evaluate`, and for each image (N, 3) its labels, those predicted right, and their NLL."""
     if isinstance(model, Mode):
         if net is None:
-            raise ModebridgeError("Expected a mode with its network, but got no net; pass net=.")
+            raise ModebridgeError("Expected a mode with its network, but got no net; pass Ensemble(net, [mode]).")
         model = Ensemble(net, [model])
     if isinstance(model, Cascade):
         return _of_cascade(model, test, intervals)

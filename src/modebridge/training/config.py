@@ -62,21 +62,18 @@ class TrainConfig:
         momentum: momentum of SGD.
         weight_decay: L2 penalty on every parameter, including norms and biases; AdamW does not decay vectors.
         clip: maximum norm of the gradient of all parameters; 0 turns it off.
-        nesterov: "no"; "standard" as in torch; "authors": along gradient + buffer, a slip in the authors' code that
-            affects all of their Tiny ImageNet runs.
+        nesterov: "no"; "standard" as in torch; "authors": along gradient + buffer, as in their Tiny ImageNet runs.
         warmup: epochs until the peak, at most a quarter of all epochs (see `factor`).
         average_from: the first epoch, counted from 1, whose weights join a running mean that is kept instead of the
-            last weights; 76 of 100 epochs is a good choice (docs/results.md). 0 turns it off.
-        constant_from: the first epoch, counted from 1, whose learning rate all later ones have; with the same
-            `average_from` that is SWA. 0 turns it off.
+            last weights; 76 of 100 epochs is a good choice. 0 turns it off.
+        constant_from: the first epoch whose learning rate all later ones have, as in SWA. 0 turns it off.
         keep: "best" on validation, or the "last" epoch.
         seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
         mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
         cutmix: alpha of CutMix, for images and tokens; 0 turns it off, None is the method's default. With mixup as
             well, each batch gets one of the two; if only one of the two is set, the other is off.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto": the network's device, else a GPU if there is one.
-        precision: "fp32"; "bf16" for convolutions and products (weights, gradient sums and updates stay fp32); "auto"
-            is bf16 on a GPU.
+        precision: "fp32"; "bf16" for convolutions and products, not for weights and updates; "auto" is bf16 on a GPU.
         compile: whether to compile the losses with torch.compile, which takes most of a minute once per architecture,
             and to replay steps as CUDA graphs; None compiles on a GPU.
         checkpoints: where to save progress and resume from.
@@ -113,12 +110,11 @@ class TrainConfig:
             if not (isinstance(value, int if whole else int | float) and least <= value <= MOST):
                 raise ModebridgeError(
                     f"Expected {name} to be {'an integer' if whole else 'a number'} of at least {least:g} and at most "
-                    f"{MOST:,}, but got {str(value)[:50]}; change it."
+                    f"{MOST:,}, but got {repr(value)[:50]}; change it."
                 )
         if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
-            raise ModebridgeError(
-                f"Expected seed to be an integer up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
-            )
+            got = str(self.seed)[:50]
+            raise ModebridgeError(f"Expected seed to be an integer up to {SEEDS:,}, but got {got}; change it.")
         if self.average_from > self.epochs:
             raise ModebridgeError(
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
@@ -139,10 +135,9 @@ class TrainConfig:
     @property
     def key(self) -> str:
         """The fields that determine the numbers, as text for the keys of artifacts and checkpoints."""
+        left_out = {*HOW, *(() if self.constant_from else ("constant_from",))}  # it came later than stored keys
         return " ".join(
-            f"{each.name}={_text(getattr(self, each.name))}"
-            for each in fields(self)
-            if each.name not in HOW and (each.name != "constant_from" or self.constant_from)  # as keys were without it
+            f"{each.name}={_text(getattr(self, each.name))}" for each in fields(self) if each.name not in left_out
         )
 
     def resolved(self, net: nn.Module) -> TrainConfig:

@@ -16,8 +16,8 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics, to_mode
-from modebridge.nets import fresh_weights, frozen_copy, same_architecture
-from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
+from modebridge.nets import frozen_copy, same_architecture
+from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher, fresh_mode
 from modebridge.training.bridging import check_chance
 from modebridge.training.checks import (
     check_config,
@@ -54,6 +54,12 @@ def fit_modes(
         config: all options of training.
         seeds: one seed per network; by default `config.seed` and up.
         valid: held-out data for `config.keep == "best"`.
+
+    Returns:
+        A mode per network, to pass on or to load into it: `mode.load(net)`.
+
+    >>> train = [(torch.rand(8, 4), torch.arange(8) % 3)]
+    >>> first, second = fit_modes([nn.Linear(4, 3), nn.Linear(4, 3)], train)
     """
     check_config(config)
     if isinstance(nets, nn.Module):
@@ -188,6 +194,10 @@ def distill(
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
+
+    >>> net, train = nn.Linear(4, 3), [(torch.rand(8, 4), torch.arange(8) % 3)]
+    >>> teachers = [Mode.from_module(nn.Linear(4, 3)) for _ in range(2)]
+    >>> ensemble = Ensemble(net, [distill(net, teachers, train)])
     """
     check_config(config)
     teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
@@ -248,16 +258,6 @@ def fit_students(
             batches = _mixed(engine.feed(data), mixup, cutmix, config.seed)
             students[name] = _refreshed(plan.net, students[name], batches, engine)
     return {name: mode.to("cpu") for name, mode in students.items()}
-
-
-def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if newly built: new weights, except for frozen ones, and reset running statistics."""
-    new = frozen_copy(net)
-    for module in new.modules():
-        if callable(reset := getattr(module, "reset_running_stats", None)):
-            reset()
-    mode, learned, fresh = Mode.from_module(new), trainable(net), fresh_weights(net, seed)
-    return replace(mode, params={**mode.params, **{name: fresh[name] for name in fresh if name in learned}})
 
 
 def _seeds(
