@@ -30,13 +30,13 @@ test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few s
 	$(BIN)/python -m pytest -n 2 -m slow
 
 test-versions: ## the tests with the oldest torch that we declare and with the newest one; with CUDA, 20 GB of disk
-	$(PYTHON) tests/check_versions.py
+	$(PYTHON) tools/check_versions.py
 
 examples: $(VENV)/.dev ## the scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
 	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
 
 package: $(PACKAGING)/.tools ## wheel and sdist in dist/, checked; the wheel in a bare environment, the demo from outside
-	$(PACKAGING)/bin/python tests/check_package.py
+	$(PACKAGING)/bin/python tools/check_package.py
 
 house: $(VENV)/.dev ## the size of the project beside its limits
 	$(BIN)/python tools/house.py

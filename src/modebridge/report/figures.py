@@ -33,8 +33,7 @@ LOOKS = {
 }
 """The color and marker of a family of rows, the same in every figure and on every page."""
 LEAST_IN_BIN = 5  # the accuracy of fewer images is noise
-WIDTH = 8.4
-"""Width of every figure in inches: one width for all keeps their text the same size on the page."""
+WIDTH = 8.4  # inches, of every figure: one width for all keeps their text the same size on the page
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,

@@ -1,6 +1,6 @@
 """Build the wheel and the sdist, check them, and use the wheel as a user does who has nothing else.
 
-    .venv-package/bin/python tests/check_package.py      (or `make package`, which makes that environment)
+    .venv-package/bin/python tools/check_package.py      (or `make package`, which makes that environment)
 
 The wheel goes into a bare environment with the core dependencies alone, and the demo runs in an empty folder elsewhere.
 """
