@@ -16,7 +16,7 @@ SEED = 3
 HEADS = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
 BASELINES = {"batch-ensemble-2": 2, "mimo-2": 2, "packed-4-x2": 4}
 METHODS = ("heads", *HEADS[1:], "distilled", "students", "distilled-1", "paper")
-METHODS += ("swa", "batch-ensemble-2", "mimo", "packed")
+METHODS += ("averaged", "swa", "batch-ensemble-2", "mimo", "packed")
 
 
 def recipe(methods: tuple[str, ...] = (), **changes: object) -> Recipe:

@@ -1,4 +1,4 @@
-"""Modes and SWA networks: what they are trained to be, and as modes under curves and bridges."""
+"""Modes and means of their weights: what they are trained to be, and as modes under curves and bridges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from modebridge import seeds
-from modebridge.members import BridgeMember, ModeMember, PointMember, SwaMember, nodes_behind, parse_member
+from modebridge.members import (
+    AveragedMember,
+    BridgeMember,
+    ModeMember,
+    PointMember,
+    SwaMember,
+    nodes_behind,
+    parse_member,
+)
 from modebridge.members.network import AlignedMode, weights_of
 from modebridge.recipes import StageConfig, find_recipe
 from modebridge.training import TrainConfig
@@ -30,6 +38,10 @@ def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
     assert {round(config.lr * config.factor(epoch), 4) for epoch in range(149, 200)} == {0.0158}
     assert config.factor(148) == find_recipe("tin200").training("mode").factor(148)
     assert [swa(n).average_from for n in (0, 1, 2, 4, 20)] == [0, 1, 1, 3, 15]
+    usual = AveragedMember(0).training(find_recipe("tin200"))
+    assert usual == replace(find_recipe("tin200").training("mode"), average_from=151, keep="last")
+    short = [replace(tiny(), mode=StageConfig(n)) for n in (0, 1, 2, 4, 20)]
+    assert [AveragedMember(0).training(recipe).average_from for recipe in short] == [0, 1, 2, 4, 16]
 
 
 @pytest.mark.parametrize("constant", [6, 0])
@@ -60,10 +72,10 @@ def test_it_is_torchs_averaged_model(constant: int) -> None:
             torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-10)
 
 
-def test_a_mode_and_its_swa_network_have_the_weights_that_the_library_gives() -> None:
+def test_a_mode_and_the_means_of_its_weights_have_the_weights_that_the_library_gives() -> None:
     """The same start and the same batches, by the library's function."""
     run, _ = finished()
-    for member in (ModeMember(1), SwaMember(0)):
+    for member in (ModeMember(1), AveragedMember(0), SwaMember(0)):
         purpose = "mode", member.number
         net = run.setting.network.build(seeds.generator(SEED, *purpose))
         config = replace(member.training(run.recipe), seed=seeds.seed_for(SEED, *purpose))
@@ -74,6 +86,7 @@ def test_a_mode_and_its_swa_network_have_the_weights_that_the_library_gives() ->
 def test_a_mode_of_a_recipe_has_the_weights_that_the_recipe_says() -> None:
     recipe = replace(tiny(), base="swa")
     assert ModeMember(1).nodes(recipe) == (SwaMember(1),) == SwaMember(1).nodes(tiny())
+    assert ModeMember(1).nodes(replace(tiny(), base="averaged")) == (AveragedMember(1),)
     places = {node.place for node in nodes_behind([BridgeMember("II", 0, 1)], recipe)}
     assert places == {"bridges/II-0-1-small", "curves/0-1", "swa/0", "swa/1"}
     rows = SwaMember.rows(replace(tiny(), methods=("swa", "swa-1")))
@@ -83,7 +96,15 @@ def test_a_mode_of_a_recipe_has_the_weights_that_the_recipe_says() -> None:
 
 def test_bridges_on_another_base_lie_beside_those_of_the_run() -> None:
     recipe = tiny()
-    for name in ("swa-0", "swa-curve-0-1", "swa-curve-0-1@0.3", "swa-I-1-0-small", "swa-II-0-1-slim8@0.3"):
+    for name in (
+        "averaged-1",
+        "averaged-I-0-1-small",
+        "swa-0",
+        "swa-curve-0-1",
+        "swa-curve-0-1@0.3",
+        "swa-I-1-0-small",
+        "swa-II-0-1-slim8@0.3",
+    ):
         assert parse_member(name).name == name
     bridge, other = (BridgeMember("I", 0, 1, base=base) for base in ("swa", ""))
     assert [member.name for member in (*bridge.reads, *bridge.made_from(recipe))] == ["swa-0", "swa-0", "swa-1"]

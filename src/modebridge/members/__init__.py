@@ -33,6 +33,7 @@ from modebridge.members.member import (
     row_plans as row_plans,
 )
 from modebridge.members.network import (
+    AveragedMember as AveragedMember,
     ModeMember as ModeMember,
     SwaMember as SwaMember,
     TrainedNetwork as TrainedNetwork,
@@ -41,7 +42,7 @@ from modebridge.members.setting import Setting as Setting
 from modebridge.members.student import StudentMember as StudentMember
 
 _KINDS: list[type[Member]] = [ModeMember, HeadsMember, StudentMember, PointMember, BridgeMember, ControlMember]
-_KINDS += [SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
+_KINDS += [AveragedMember, SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
 for _kind in _KINDS:
     register(_kind)
 METHODS["distilled"] = StudentMember

@@ -1,4 +1,4 @@
-"""Members that are whole networks trained on labels: modes, unchanged or aligned with mode 0, and SWA networks."""
+"""Members that are whole networks trained on labels: modes, unchanged or aligned with mode 0, and means of weights."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class SwaMember(Method, ModeMember):
 
     @property
     def title(self) -> str:
-        return f"SWA {self.number}" if self.number else "SWA"
+        return f"{self.family} {self.number}" if self.number else self.family
 
     def training(self, recipe: Recipe) -> TrainConfig:
         mode = recipe.training("mode")
@@ -192,7 +192,24 @@ class SwaMember(Method, ModeMember):
         return super(ModeMember, cls).rows(recipe)
 
 
-BASES: dict[str, type[ModeMember]] = {"sgd": ModeMember, "swa": SwaMember}
+@dataclass(frozen=True)
+class AveragedMember(SwaMember):
+    """The mean of the weights after each epoch of the last quarter of a mode's training, with its usual schedule.
+
+    >>> AveragedMember(0).name
+    'averaged-0'
+    """
+
+    method = base = folder = stage = "averaged"
+    family = "mean of weights"
+    pattern = r"averaged-(?P<number>\d+)"
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        mode = recipe.training("mode")
+        return replace(mode, average_from=min(mode.epochs, 3 * mode.epochs // 4 + 1), keep="last")
+
+
+BASES: dict[str, type[ModeMember]] = {"sgd": ModeMember, "swa": SwaMember, "averaged": AveragedMember}
 """The modes, before alignment, for each possible `base` of a recipe.
 
 Members have a base too: "" stands for that of the recipe. So one run can have curves and bridges on several bases.
@@ -250,7 +267,7 @@ def mode_on(base: str, number: int) -> ModeMember:
     return BASES[base or "sgd"](number)
 
 
-ON_BASE = "(?:(?P<base>swa)-)?"
+ON_BASE = "(?:(?P<base>swa|averaged)-)?"
 """The part of a pattern that `on_base` adds to names."""
 
 

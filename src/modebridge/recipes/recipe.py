@@ -117,7 +117,8 @@ class Recipe:
             (curves and bridges), others such as "mimo" (the keys of `modebridge.members.METHODS`), or single members by
             name.
         base: the modes that curves and bridges are built on: "sgd", trained on labels with the settings of `mode`;
-            "swa", averages of the weights over the last quarter of such training.
+            "averaged", the mean of the weights over the last quarter of such training; "swa", the same with a constant
+            learning rate there, as in the paper.
         control: whether to also train a bridge on labels only, without a curve.
         mixup: alpha of the bridges' mixup; 0 for none.
         cutmix: alpha of the bridges' CutMix; 0 for none. With mixup as well, each batch gets one of the two.
@@ -149,7 +150,7 @@ class Recipe:
     budget: float = 0.05
     members_file: str = ""
     methods: tuple[str, ...] = ("heads", "distilled")
-    base: Literal["sgd", "swa"] = "sgd"
+    base: Literal["sgd", "averaged", "swa"] = "sgd"
     control: bool = True
     mixup: float = PAPER_MIXUP
     cutmix: float = 0.0

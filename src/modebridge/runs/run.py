@@ -68,10 +68,10 @@ class Run:
         executor: Executor | None = None,
         replace: bool = True,
     ) -> None:
-        if given and recipe.base == "swa":
+        if given and recipe.base != "sgd":
             raise ModebridgeError(
-                "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
-                "trained from the start, so omit either the modes or the base."
+                "Expected base to be sgd for modes that were trained elsewhere, but got "
+                f"'{recipe.base}'; weights are averaged during training, so omit either the modes or the base."
             )
         self.recipe, self.seed = recipe, seed
         self.setting = Setting(recipe, seed, None if data is None else str(data), device)
