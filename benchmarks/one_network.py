@@ -54,10 +54,7 @@ class Regularization:
     smoothing: float = 0.0
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        draw = draw_mixing(size, self.mixup, self.cutmix, generator)
-        if self.cutmix and torch.rand((), generator=generator) < 0.5:
-            draw["box"][:, 0] = 0.0  # half of the batches stay as they are
-        return draw
+        return draw_mixing(size, self.mixup, self.cutmix, generator, half=True)
 
 
 KINDS = {
@@ -90,7 +87,7 @@ class SoftLabels(ModeObjective):
     def prepare(self, batch: Batch, draw: Draw) -> dict[str, Prepared]:
         target = mixed_labels(batch[1], self.classes, torch.float32, draw, batch[0])
         target = target * (1 - self.soft.smoothing) + self.soft.smoothing / self.classes
-        prepared = super().prepare((mixed(batch[0], draw), target), draw)
+        prepared = super().prepare((mixed(batch[0], draw), target), {})
         return {MODE: prepared[MODE]}
 
     @torch.no_grad()

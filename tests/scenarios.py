@@ -14,8 +14,8 @@ from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, ResNetSpec
-from modebridge.objectives import StudentPlan, fresh_mode
-from modebridge.training import TrainConfig, fit_many, fit_modes
+from modebridge.objectives import StudentPlan
+from modebridge.training import TrainConfig, fit_many, fit_modes, fresh_mode
 from modebridge.training.config import DEFAULT
 
 TINY = ResNetSpec(

@@ -98,6 +98,13 @@ def test_draws_are_either_of_the_two():
     assert torch.equal(pixel_shares(plain, images), plain["share"].view(-1, 1, 1, 1).expand(-1, 1, 8, 8))
     # CutMix alone has no batches of mixup.
     assert all(bool(drawn(5, 0, 1.0, seed)["box"][:, 0].all()) for seed in range(20))
+    # Half of them are left as they are for networks that learn labels.
+    halves = [draw_mixing(5, 0, 1.0, torch.Generator().manual_seed(seed), half=True) for seed in range(200)]
+    cut = [bool(draw["box"][:, 0].any()) for draw in halves]
+    assert 70 < sum(cut) < 130
+    assert all(
+        torch.equal(mixed(images[:5], draw), images[:5]) for draw, one in zip(halves, cut, strict=True) if not one
+    )
 
 
 def test_halves_and_channels_last():

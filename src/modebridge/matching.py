@@ -116,14 +116,14 @@ SMALLEST = 5
 """Images with a shorter side are not cut by default; it is also how inputs with channels last are told from images."""
 
 
-def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generator) -> dict[str, Tensor]:
+def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generator, half: bool = False) -> Draw:
     """Draw how a batch is mixed; with both mixup and CutMix, each is used with probability 1/2.
 
     The alphas are those of the Beta distributions of an image's share, not folded to >= 0.5, and of the box's share of
     the area before clipping; 0 turns either off. The result holds "partner" (B,), the image to mix with; "share" (B,),
     the share of an image outside its box; and with CutMix also "box" (B, 3): its side, and its center from the top and
     from the left, relative to the image's sides. Mixup has boxes of size 0 and CutMix has shares of 1, so one program
-    serves both.
+    serves both. With `half`, CutMix leaves half of its batches as they are.
     """
     if not (mixup or cutmix):
         return {}
@@ -137,6 +137,7 @@ def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generat
             share, side = random.beta(mixup, mixup, size), np.zeros(size)
         else:
             share, side = np.ones(size), np.sqrt(random.beta(cutmix, cutmix, size))
+        side *= not half or random.random() < 0.5
         draw["box"] = torch.from_numpy(np.column_stack([side, random.random((size, 2), dtype=np.float32)])).float()
     return {"share": torch.from_numpy(share).float(), **draw, "partner": torch.randperm(size, generator=generator)}
 

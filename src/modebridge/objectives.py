@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeAlias
 
@@ -29,22 +29,28 @@ from modebridge.bridges import Bridge, Target
 from modebridge.bridges.bridge import target_of
 from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
-from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, mixed, mixed_labels
+from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, draw_mixing, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import classes_last, fresh_weights, frozen_copy, logits_of, run, run_at, second
+from modebridge.nets import classes_last, frozen_copy, logits_of, run, run_at, second
 from modebridge.trees import wide
 from modebridge.types import IGNORED, Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
 MODE, CURVE = "mode", "curve"
 """The names of the only member of these objectives."""
+Mixing: TypeAlias = tuple[float, float, int]
 
 
 class ModeObjective(Objective[Mode]):
-    """Train one network on labels with the mean cross entropy per batch; parameters not in `trainable` are frozen."""
+    """Train one network on labels with the mean cross entropy per batch; parameters not in `trainable` are frozen.
 
-    def __init__(self, net: nn.Module, mode: Mode, trainable: Collection[str] | None = None) -> None:
+    `mixing` is the alphas of mixup and CutMix (of half of the batches, as its authors do), and the number of classes.
+    """
+
+    def __init__(
+        self, net: nn.Module, mode: Mode, trainable: Collection[str] | None = None, mixing: Mixing = (0.0, 0.0, 0)
+    ) -> None:
         self._train, self._eval = frozen_copy(net, training=True), frozen_copy(net)
-        self._mode, self._trainable = mode, trainable
+        self._mode, self._trainable, self._mixing = mode, trainable, mixing
         # Stored so that copies of this objective (`on`) share one program, which is compiled once.
         self._program: Program = self._loss
 
@@ -58,8 +64,15 @@ class ModeObjective(Objective[Mode]):
         learns = self._mode.params if self._trainable is None else self._trainable
         return {MODE: State.split(self._mode.params, self._mode.buffers, learns)}
 
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        return draw_mixing(size, *self._mixing[:2], generator, half=True)
+
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        return {MODE: {**flatten(batch[0]), "labels": batch[1]}}
+        images, labels = batch
+        if "share" in draw:
+            dtype = torch.promote_types(next(iter(self._mode.params.values())).dtype, torch.float32)
+            labels = second(mixed_labels(labels, self._mixing[2], dtype, draw, images))
+        return {MODE: {**flatten(mixed(images, draw)), "labels": labels}}
 
     def program(self, member: str) -> Program:
         return self._program
@@ -223,16 +236,6 @@ Teacher: TypeAlias = Mode | Ensemble
 """A network, or an ensemble, each of whose members counts as one teacher."""
 
 
-def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if newly built: new weights, except for frozen ones, and reset running statistics."""
-    new, learned = frozen_copy(net), {name for name, one in net.named_parameters() if one.requires_grad}
-    for module in new.modules():
-        if callable(reset := getattr(module, "reset_running_stats", None)):
-            reset()
-    mode, fresh = Mode.from_module(new), fresh_weights(net, seed)
-    return replace(mode, params={**mode.params, **{name: fresh[name] for name in fresh if name in learned}})
-
-
 @dataclass(frozen=True)
 class StudentPlan:
     """One student to train: its network, of which parameters with `requires_grad` learn, and its initial weights.
@@ -278,7 +281,6 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
                 keys = [teacher.id if isinstance(teacher, Mode) else id(teacher) for teacher in plan.teachers]
                 inputs["target"] = plan.loss.target(torch.cat([answers[key] for key in keys]))
             if plan.loss.hard or not plan.teachers:
-                # In the precision of the student's loss.
                 dtype = torch.promote_types(next(iter(plan.start.params.values())).dtype, torch.float32)
                 inputs["labels"] = mixed_labels(batch[1], self._classes, dtype, draw, batch[0])
             prepared[name] = inputs

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 import modebridge as mb
 from modebridge import seeds, trees
+from modebridge.baselines import BatchEnsemble
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, mixed
+from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, mixed, pixel_shares
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import BridgeObjective, StudentObjective
-from modebridge.training import fit_curve, fit_modes, fit_students
+from modebridge.training import fit_curve, fit_modes, fit_students, fresh_mode
 from tests.scenarios import EXACT, blobs, fit_bridges, fit_mode, loader, modes, plan_student, quick, tiny_net
 
 
@@ -63,6 +64,49 @@ def test_networks_trained_together_are_their_own():
         for name, tensor in net.named_parameters():
             assert torch.equal(mode.params[name], tensor) == (not tensor.requires_grad)
     assert not same(together[1].state, together[2].state)
+
+
+@pytest.mark.parametrize("alphas", [(0.7, 0.0), (0.0, 1.0)])
+def test_labels_are_mixed_like_images(alphas):
+    """One step on one mixed batch, with autograd; half of the batches are not cut."""
+    batch = blobs(8, dtype=EXACT).images, blobs(8).labels
+    config = replace(quick(1), momentum=0.0, mixup=alphas[0], cutmix=alphas[1])
+    cut = 0
+    for seed in range(6):
+        net = tiny_net(5, dtype=EXACT)
+        ours = fit_mode(net, [batch], config=replace(config, seed=seed))
+        draw = draw_mixing(8, *alphas, seeds.generator(seed, "draws"), half=True)
+        share = pixel_shares(draw, batch[0]).double()
+        cut += not bool(share.all())
+        images = mix(batch[0], share, draw["partner"])
+        own = share.flatten(1).mean(dim=1) if alphas[1] else share
+        target = mix(F.one_hot(batch[1], 3).double(), own, draw["partner"])
+        net.train()
+        loss = -(target * net(images).log_softmax(-1)).sum(-1).mean()
+        gradients = torch.autograd.grad(loss, list(net.parameters()))
+        lr = config.lr * config.factor(0)
+        for (name, parameter), gradient in zip(net.named_parameters(), gradients, strict=True):
+            torch.testing.assert_close(ours.params[name], parameter - lr * gradient, rtol=1e-9, atol=1e-12)
+    assert 0 < cut < 6 or not alphas[1]
+
+
+def test_mixing_is_refused_where_it_has_no_meaning():
+    net, config = tiny_net(), quick(1, cutmix=1.0)
+    with pytest.raises(ModebridgeError, match=r"left out for curves, but got mixup=None and cutmix=1.0"):
+        fit_curve(net, *modes(2), loader(), config)
+    with pytest.raises(ModebridgeError, match="left out for networks with several members inside"):
+        fit_modes([BatchEnsemble(net, 2, example=blobs(1).images)], loader(), config)
+
+
+def test_students_with_attention_keep_the_initialization_of_their_layers():
+    """The paper's has a standard deviation of .447 in the last layer for ten classes, from which they do not learn."""
+    net = nn.Sequential(nn.Linear(4, 512), nn.LayerNorm(512), nn.Linear(512, 10))
+    fresh = fresh_mode(net, 3).params
+    bound = 512**-0.5  # torch's default
+    assert bound / 2 < float(fresh["2.weight"].abs().max()) <= bound
+    assert float(fresh_mode(nn.Sequential(net[0], net[2]), 3).params["1.weight"].std()) > 0.4
+    assert not torch.equal(fresh["2.weight"], net[2].weight)
+    assert torch.equal(fresh["2.weight"], fresh_mode(net, 3).params["2.weight"])
 
 
 def test_bodies_trained_together_are_their_own():

@@ -16,7 +16,7 @@ from modebridge.objectives import StudentPlan, Teacher
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students
-from modebridge.training.fit import STUDENT_MIXUP
+from modebridge.training.students import STUDENT_MIXUP
 
 CASCADE = 1.2
 """The average cost of a student backed by its teachers, in the results table."""

@@ -9,6 +9,7 @@ from modebridge.nets.blocks import (
     SameConv2d as SameConv2d,
     fresh_weights as fresh_weights,
     initialise as initialise,
+    is_attentive as is_attentive,
 )
 from modebridge.nets.quirks import tracing as tracing
 from modebridge.nets.resnet import (

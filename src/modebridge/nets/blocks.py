@@ -161,6 +161,15 @@ class BottleneckBlock(Block):
     kernels, expansion = (1, 3, 1), 4
 
 
+ATTENTIVE = (nn.LayerNorm, nn.MultiheadAttention, nn.RMSNorm)
+"""Layers of networks that neither SGD nor the paper's initialization suits."""
+
+
+def is_attentive(net: nn.Module) -> bool:
+    """Whether a network has attention or layer norm."""
+    return any(isinstance(module, ATTENTIVE) for module in net.modules())
+
+
 DRAWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layers whose weights `initialise` draws."""
 
@@ -189,20 +198,22 @@ EMBEDDING = 0.02
 def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
     """New values for every parameter: each module's own reset, then the paper's initialization where it applies.
 
+    Networks with attention or layer norm hardly learn from the latter, and keep the former.
     Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
     from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values
     and stay; but zero tensors with several axes, such as new tokens, are drawn with standard deviation 0.02.
     """
-    copy = frozen_copy(net)
+    copy, drawn = frozen_copy(net), () if is_attentive(net) else DRAWN
     versions = {name: parameter._version for name, parameter in copy.named_parameters()}
     device = next((parameter.device for parameter in copy.parameters()), None)
     with seeds.borrowed(seed, device), torch.no_grad():  # third-party modules draw from the global generator
         for module in copy.modules():
             reset = next((method for name in RESETS if callable(method := getattr(module, name, None))), None)
-            if reset is not None and not isinstance(module, DRAWN):
+            if reset is not None and not isinstance(module, drawn):
                 reset()
     generator = torch.Generator().manual_seed(seed)
-    initialise(copy, generator)
+    if drawn:
+        initialise(copy, generator)
     fresh: dict[str, Tensor] = dict(copy.named_parameters())
     for name, parameter in net.named_parameters():
         # Both are needed: some resets write the same values, and writes through `.data` do not change the version.

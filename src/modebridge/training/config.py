@@ -17,6 +17,7 @@ from torch import nn
 from modebridge.batches import Mapped, map_inputs
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
+from modebridge.nets import is_attentive
 from modebridge.training.processes import Processes, launched
 from modebridge.training.progress import Checkpoints, Report
 from modebridge.types import Batch, Batches, Draw
@@ -40,8 +41,6 @@ PROGRAMS = 512
 """How many programs one process may compile: more than a study has bridges."""
 
 RATES, LARGE = {"sgd": 0.1, "adamw": 0.001}, 0.01
-ATTENTIVE = (nn.LayerNorm, nn.MultiheadAttention, nn.RMSNorm)
-"""Layers of networks that SGD trains poorly."""
 
 OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -69,9 +68,10 @@ class TrainConfig:
         constant_from: the first epoch whose learning rate all later ones have, as in SWA. 0 turns it off.
         keep: "best" on validation, or the "last" epoch.
         seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
-        mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
-        cutmix: alpha of CutMix, for images and tokens; 0 turns it off, None is the method's default. With mixup as
-            well, each batch gets one of the two; if only one of the two is set, the other is off.
+        mixup: alpha of per-sample mixup; 0 turns it off, None is the method's default, which is 0 for networks on
+            labels.
+        cutmix: alpha of CutMix, for images and tokens; 0 and None as for mixup. With mixup as well, each batch gets one
+            of the two; if only one of the two is set, the other is off. Not for curves.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto": the network's device, else a GPU if there is one.
         precision: "fp32"; "bf16" for convolutions and products, not for weights and updates; "auto" is bf16 on a GPU.
         compile: whether to compile the losses with torch.compile, which takes most of a minute once per architecture,
@@ -144,7 +144,7 @@ class TrainConfig:
         """The same with the optimizer for a network, if it is "auto", and its learning rate."""
         chosen = self.optimizer
         if chosen == "auto":
-            chosen = "adamw" if any(isinstance(module, ATTENTIVE) for module in net.modules()) else "sgd"
+            chosen = "adamw" if is_attentive(net) else "sgd"
             if chosen == "adamw" and (self.lr or 0.0) >= LARGE:
                 warnings.warn(
                     f"{type(net).__name__} has layer norm or attention and is trained by AdamW, for which a learning "
