@@ -41,7 +41,8 @@ def make_net(classes: int, channels: int) -> torch.nn.Module:
 def my_data():
     """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders.
 
-    With --modes return (train, valid, test), with validation images that no checkpoint was trained on.
+    With --modes return (train, valid, test), with validation images that no checkpoint was trained on. Images for
+    `modebridge predict` and `serve` go from 0 to 1; if your loaders normalize them, make that the network's first layer.
     """
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear").expand(-1, 3, -1, -1)

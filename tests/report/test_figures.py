@@ -101,6 +101,6 @@ def test_training_losses_by_epoch() -> None:
     epochs = [Epoch(k, 3, 0.1, {"train": 1.0 / k}) for k in (1, 2, 3)]
     series = {"modes": {"0": epochs, "1": epochs}, "bridges": {f"I-{k}": epochs for k in range(9)}}
     texts = heights(_training(series | {name: {"0": epochs} for name in ("curves", "students")}))
-    titles = {f"training loss: {name}" for name in ("networks", "bridges", "curves", "distilled network")}
-    assert {*titles, "epoch", "network 1", "network 2"} <= set(texts)
+    titles = {f"training loss: {name}" for name in ("modes", "bridges", "curves", "distilled network")}
+    assert {*titles, "epoch", "mode 0", "mode 1"} <= set(texts)
     assert "I-3" not in texts, "nine names and more are too many for a legend"

@@ -100,14 +100,15 @@ def test_the_page_of_heads_needs_no_curve(tmp_path: Path) -> None:
         assert f'">{part}</a></h2>' in text
     assert "curve" not in re.sub(r"<details><summary>(The recipe|What the terms).*?</details>", "", text, flags=re.S)
     data = gather(folder)
-    assert list(data.heads.imitators) == ["head 2", "head 3"]
-    assert list(data.heads.targets) == ["network 1", "network 2", "network 3"]
+    assert list(data.heads.imitators) == ["head 1", "head 2"]
+    assert list(data.heads.targets) == ["mode 0", "mode 1", "mode 2"]
     terms = re.findall("<dt>([^<]+)</dt>", text.partition("What the terms mean")[2].partition("</details>")[0])
     assert {"params", "training", "Brier", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
     assert not {"T", "AUROC"} & {*terms}
     costs = [row.scores.cost.relative_flops for row in data.rows]
     assert costs == sorted(costs)
-    assert "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all</dd>" in text
+    said = "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all: "
+    assert f"{said}<code>--members distilled-0</code></dd>" in text
 
 
 def test_the_best_at_its_cost() -> None:

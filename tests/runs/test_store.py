@@ -88,6 +88,8 @@ def test_trained_networks_are_only_replaced_if_asked(finished: RunFolder, tmp_pa
     shutil.copytree(finished.path, tmp_path / "copy")
     folder, longer = RunFolder(tmp_path / "copy"), changed(small(), ["mode.epochs=1"])
     before = (folder.path / "recipe.toml").read_bytes()
+    assert begin(folder, longer, 0, study=True) == []
+    assert (folder.path / "recipe.toml").read_bytes() == before, "a study does not change what a finished run is"
     begin(folder, longer, 0)
     with pytest.raises(ModebridgeError, match=r"3 networks would be trained again and replaced; .*--replace"):
         run_recipe(longer, folder=folder, replace=False)

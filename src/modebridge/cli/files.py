@@ -85,7 +85,7 @@ def export(
     from modebridge.deploy import export as export_ensemble
     from modebridge.deploy.deployed import check_format
     from modebridge.runs import ensemble_of, existing
-    from modebridge.runs.plan import leaks
+    from modebridge.runs.plan import doubts
 
     # First, because reading the members takes long.
     check_format(file)
@@ -98,7 +98,7 @@ def export(
     with naming_damage(run):
         options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
         ensemble, notes = ensemble_of(run, names, **options)
-    warn(*leaks(run))
+    warn(*doubts(run))
     chosen = "" if names else ", as `advise` recommends (--members chooses others),"
     words = in_words(notes["names"], notes["setting"].recipe)
     say(f"Exporting {words}{chosen} and comparing the file with the library ...")

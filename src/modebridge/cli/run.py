@@ -137,6 +137,8 @@ def run(options: RunOptions, on: str | None = None) -> None:
     if console.print_data(record):
         return
     for warning in record["warnings"]:
+        if warning == LEAK and given:
+            continue  # said before training
         console.print(f"Note: {warning}", style="yellow")
     title = f"{len(result.table.test_labels):,} test images, seed {seed}; NLL calibrated on validation images"
     console.print(terminal_table(short_rows(result.rows), title))
@@ -201,7 +203,7 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     recipe, seed, _ = chosen(options)
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}")
-    with _at_work(options, recipe, seed, options.device) as (folder, _):
+    with _at_work(options, recipe, seed, options.device, study=True) as (folder, _):
         with progress_bars() as report:
             current = Run(
                 recipe,
@@ -231,7 +233,9 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def _at_work(options: RunOptions, recipe: Recipe, seed: int, device: str) -> Iterator[tuple[RunFolder, Engine]]:
+def _at_work(
+    options: RunOptions, recipe: Recipe, seed: int, device: str, *, study: bool = False
+) -> Iterator[tuple[RunFolder, Engine]]:
     """Lock the run folder, print what changed in it, and wait for all processes."""
     engine = Setting(recipe, seed, device=device).engine
     if engine.compile:  # hide the warnings of torch's compiler, which do not help users
@@ -241,7 +245,7 @@ def _at_work(options: RunOptions, recipe: Recipe, seed: int, device: str) -> Ite
     say(f"Folder: {here(folder.path)}")
     with folder.alone(lambda: warn("Another run is using this folder; waiting for it.")):
         try:
-            warn(*begin(folder, recipe, seed))
+            warn(*begin(folder, recipe, seed, study=study))
             # All processes must see the folder in the same state.
             engine.processes.wait()
             yield folder, engine

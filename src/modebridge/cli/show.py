@@ -28,7 +28,7 @@ from modebridge.runs import (
     setting_for,
     write_page,
 )
-from modebridge.runs.plan import leaks
+from modebridge.runs.plan import doubts
 from modebridge.scoring import FEW, Cost, Scored, advise, combination_cost
 
 NEEDS = {
@@ -149,7 +149,7 @@ def advise_run(
         recipe, _ = find_recipe_of(folder)
         table = read_answers(folder)
     missing = missing_members(folder, recipe, table)
-    warn(*missing, *leaks(folder))
+    warn(*missing, *doubts(folder))
     if max_loss is not None and not 0 < max_loss < 100:
         raise ModebridgeError(f"Expected --max-loss to be between 0 and 100 percent, but got {max_loss}; try 0.5.")
     prices = None  # in FLOPs

@@ -49,12 +49,13 @@ class DataFacts:
     class_names: tuple[str, ...]  # their numbers if unknown
     counts: Mapping[str, int]  # images by split
     cut: bool = False  # whether validation images were split off the user's training images
+    pixels: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of the user's images
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
         """From the output of `asdict`, also after a round trip through JSON."""
-        image = None if record["image"] is None else tuple(record["image"])
-        return cls(record["classes"], image, tuple(record["class_names"]), record["counts"], record.get("cut", False))
+        lists = {name: tuple(entry) for name, entry in record.items() if isinstance(entry, list)}
+        return cls(**{**record, **lists})
 
 
 class RunData:
@@ -135,7 +136,10 @@ class RunData:
         classes, few = self.splits.train.classes, self.few()
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
-        return DataFacts(classes, image, _class_names(self.splits.class_names, classes), counts, self.splits.cut)
+        names = _class_names(self.splits.class_names, classes)
+        own = not _is_named(self._data.name) and isinstance(few, Tensor) and few.dim() == 4 and few.shape[1] in (1, 3)
+        pixels = (float(few.min()), float(few.max())) if own else (0.0, 1.0)
+        return DataFacts(classes, image, names, counts, self.splits.cut, pixels)
 
     @property
     def fed_as(self) -> tuple[object, ...]:

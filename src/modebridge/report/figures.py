@@ -81,7 +81,7 @@ def axes_of(rows: int, columns: int, height: float, **options: Any) -> tuple[Fig
 def svg_of(figure: Figure) -> str:
     """The figure as SVG, with one legend for all axes below them, where no line crosses it."""
     handles: dict[str, Any] = {}
-    for axis in figure.axes:
+    for axis in (axis for axis in figure.axes if axis.get_legend() is None):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
@@ -246,15 +246,13 @@ def lines_figure(
     levels: Mapping[str, Mapping[str, float]] | None = None,
     unordered: Collection[str] = (),
     colors: Mapping[str, str] | None = None,
+    scale: str = "linear",
 ) -> str:
-    """Lines over a number, one panel per score.
+    """Lines over a number, one panel per score, each with a legend of its own if it has lines of its own.
 
-    Args:
-        xlabel: label of the x axis, or one label per panel.
-        panels: label of each panel and its lines by name, each as x and y.
-        levels: dashed horizontal lines by panel and name, such as the score of a deep ensemble.
-        unordered: names of lines whose points have no order: drawn as points only.
-        colors: of the lines, by name.
+    Panels are titles and lines by name, each as x and y; `xlabel` is one for all or one for each. `levels` are dashed
+    horizontal lines by panel and name, such as the score of a deep ensemble. `unordered` lines are drawn as points
+    only. Colors are by the name of the line, `scale` is that of the y axes.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -274,7 +272,9 @@ def lines_figure(
             axis.annotate(line, (1.01, level), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
             axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
-        axis.set(xlabel=along, title=label)
+        axis.set(xlabel=along, title=label, yscale=scale)
+        if any(other.keys() != lines.keys() for _, other in panels) and axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7)
     return svg_of(figure)
 
 

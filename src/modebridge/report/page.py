@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from modebridge.report.figures import (
+    COLORS,
     GRAY,
+    LOOKS,
     PALE,
     bars_figure,
     colors_of,
@@ -25,8 +27,11 @@ from modebridge.report.verdict import short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
 
-KINDS = {"modes": "networks", "students": "distilled network"}
+KINDS = {"students": "distilled network"}
 """What the page calls the artifacts of a folder, if not like the folder."""
+FAMILIES = {"heads": "with heads", "distilled network": "distilled"}
+"""The families of rows whose color a line of training has."""
+SPARE = COLORS[4:]
 
 
 @dataclass(frozen=True)
@@ -100,14 +105,14 @@ def page(data: PageData) -> str:
         data=data,
         figures=figures,
         top=cost_figure(data.rows),
-        kinds=_kinds(data.rows),
+        flags={row.name: _flags(row) for row in data.rows},
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
         summary=verdict(data.rows, data.answers.guess_nll),
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,
         dees=dee_cells(data.rows),
-        alone=[f"{data.answers.score([name]).nll:.3f}" for name in _networks(data.rows)],
+        alone=[f"{_spoken(name)} {data.answers.score([name]).nll:.3f}" for name in _networks(data.rows)],
         terms=_terms(data),
     )
 
@@ -117,13 +122,15 @@ def _networks(rows: Sequence[Row]) -> tuple[str, ...]:
     return max((row.members for row in rows if row.family == rows[0].family), key=len)
 
 
-def _kinds(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """The names of rows by what they are."""
-    kinds: dict[str, list[str]] = {}
-    for row in rows:
-        if row.note:
-            kinds.setdefault(row.note, []).append(row.name)
-    return kinds
+def _spoken(name: str) -> str:
+    """A mode as people read it: "mode 0"."""
+    return name.replace("-", " ")
+
+
+def _flags(row: Row) -> str:
+    """What to add to `modebridge export RUN FILE` for a row."""
+    threshold = f" --threshold {row.scores.threshold:.4g}" if row.scores.threshold is not None else ""
+    return f"--members {','.join(row.members)}{threshold}"
 
 
 def _terms(data: PageData) -> dict[str, str]:
@@ -159,7 +166,7 @@ def _bars(data: PageData, colors: Mapping[str, str]) -> str:
     if data.samples is None or not ours:
         return ""
     numbers, two = data.samples.numbers.long(), by_role["two"]
-    alone = {f"network {k + 1}": [name] for k, name in enumerate(two.members)}
+    alone = {_spoken(name): [name] for name in two.members}
     merged = {row.name: row.members for row in (two, *ours)}
     panels = [
         {label: data.answers.probabilities(names)[numbers].float() for label, names in members.items()}
@@ -182,13 +189,16 @@ def _profiles(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
 
 
 def _training(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, one panel per kind: networks, curves, bridges, heads, distilled network."""
+    """Training losses by epoch, one panel per kind: modes, curves, bridges, heads, distilled network."""
     panels: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
+    colors: dict[str, str] = {}
     for folder, series in metrics.items():
         for name, epochs in series.items():
             kind = "heads" if name.startswith("heads-") else KINDS.get(folder, folder)
-            number = str(int(name) + 1) if name.isdigit() else name
-            label = f"{kind.removesuffix('s')} {number}" if name[0].isdigit() else name
+            label = f"{kind.removesuffix('s')} {name}" if name[0].isdigit() else name
             losses = [one.number for one in epochs], [one.losses["train"] for one in epochs]
-            panels.setdefault(f"training loss: {kind}", {})[label] = losses
-    return lines_figure("epoch", list(panels.items()))
+            panel = panels.setdefault(f"training loss: {kind}", {})
+            panel[label] = losses
+            spare = SPARE[(len(panel) - 1) % len(SPARE)]
+            colors[label] = LOOKS.get(FAMILIES.get(kind, ""), (spare, ""))[0] if len(series) == 1 else spare
+    return lines_figure("epoch", list(panels.items()), colors=colors, scale="log")

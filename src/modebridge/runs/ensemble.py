@@ -79,7 +79,12 @@ def ensemble_of(
         )
     if average_cost is not None:
         threshold = answers.threshold(names, average_cost)
-    # A budget that covers all images needs no threshold.
+        if threshold >= ALL:
+            raise ModebridgeError(
+                f"Expected an average cost below that of all members, x{answers.cost(names).relative_flops:g}, but got "
+                f"{average_cost:g}; leave it out to use all of them for every image."
+            )
+    # With the highest threshold all members answer every image.
     threshold = threshold if threshold is not None and threshold < ALL else None
     setting = setting_for(recipe, seed, run)
     example = _example(run, setting)

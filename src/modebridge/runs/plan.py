@@ -17,6 +17,8 @@ from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 
 DATA, GIVEN = "data.json", "given.json"
+TOLERANCE = 0.1
+"""By which images may leave [0, 1], as after some augmentation."""
 LEAK = (
     "Validation images are split off train: if the given networks saw all of train, temperatures, cascades and advice "
     "are fitted on training images; pass validation images that no checkpoint was trained on: return (train, valid, "
@@ -72,8 +74,10 @@ def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> tuple[Recipe, 
     return before
 
 
-def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
+def begin(folder: RunFolder, recipe: Recipe, seed: int, *, study: bool = False) -> list[str]:
     """Check a folder before a run in it, and write the recipe; raises an error if it belongs to something else.
+
+    A finished run stays what it is if a study with other settings follows: its page and its advice rest on its recipe.
 
     Returns sentences to show before training: which settings have changed since the last run.
     """
@@ -87,6 +91,8 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             f"Expected '{folder.path}' to be writable, because its settings change ({'; '.join(changes)}), but it is "
             "read-only; choose another folder with --out."
         )
+    if study and isinstance(settings, str):
+        return []
     if folder.writes and written != (recipe, seed):
         folder.begin(to_toml(recipe, seed))
     said = f"Changed since the last run in this folder: {'; '.join(changes)}."
@@ -119,12 +125,20 @@ def checkpoint_names(place: Path, count: int) -> list[str]:
     """How to call the modes of a folder: by their files, if each has one."""
     files = weight_files(place) if place.is_dir() else []
     names = [str(file.relative_to(place)) for file in files]
-    return names if len(names) == count else [f"network {k + 1} of {place.name}" for k in range(count)]
+    return names if len(names) == count else [f"mode {k} of {place.name}" for k in range(count)]
 
 
-def leaks(folder: RunFolder) -> list[str]:
-    """A sentence if modes were passed to a run that splits its validation images off train."""
-    return [LEAK] if folder.record(GIVEN) and folder.record(DATA).get("cut") else []
+def doubts(folder: RunFolder) -> list[str]:
+    """What is doubtful about the data of a run, one sentence each.
+
+    Modes were passed, and validation images are split off train; or images are not what `predict` reads from files.
+    """
+    data = folder.record(DATA)
+    low, high = data.get("pixels", (0.0, 1.0))
+    scaled = f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1"
+    said = [LEAK] if folder.record(GIVEN) and data.get("cut") else []
+    fits = low >= -TOLERANCE and high <= 1 + TOLERANCE
+    return said if fits else [*said, f"{scaled}: to use them, make the normalization the first layer of the network."]
 
 
 def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:

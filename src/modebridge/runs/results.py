@@ -24,13 +24,13 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
-from modebridge.runs.plan import GIVEN, find_recipe_of, leaks, recipe_in, setting_for
+from modebridge.runs.plan import GIVEN, doubts, find_recipe_of, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
 
 
-def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
+def main_rows(recipe: Recipe, answers: LogitTable, folder: Path | str = "FOLDER") -> list[Row]:
     """The table of a run: one network, then all rows whose members exist, in the order of their cost."""
     rows = row_plans(recipe)
     existing = [row for row in rows if set(row.members) <= set(answers.test)]
@@ -38,7 +38,7 @@ def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
         if row not in existing and (row.family == rows[0].family or row.role in ("heads", "bridge")):
             raise ModebridgeError(
                 f"Expected a finished run, but it has no members for {row.name}; finish it: "
-                "modebridge run --out FOLDER."
+                f"modebridge run --out {folder}."
             )
     scored = answers.score_rows(existing)
     return sorted(scored, key=lambda row: (row.role != "one", round(row.scores.cost.relative_flops, 2)))
@@ -128,7 +128,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder) if answers is None else answers
     try:
-        rows = main_rows(recipe, answers) if rows is None else rows
+        rows = main_rows(recipe, answers, folder.path) if rows is None else rows
     except ModebridgeError as error:
         raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
     results = folder.record(RESULTS)
@@ -153,7 +153,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         # Last, after everything has been read.
         warnings=[
             *curve_warnings(recipe, answers),
-            *leaks(folder),
+            *doubts(folder),
             *missing_members(folder, recipe, answers),
             *folder.left_out(),
         ],
@@ -189,8 +189,8 @@ def _of_heads(members: Sequence[Member], recipe: Recipe, answers: LogitTable) ->
         return Agreement({}, {})
     others = [k for k in range(recipe.modes) if k != first.i]
     heads = dict(zip(others, answers.heads(first.name), strict=True))
-    targets = {f"network {k + 1}": answers.probabilities([ModeMember(k).name]) for k in range(recipe.modes)}
-    return Agreement({f"head {k + 1}": head.double().softmax(dim=-1) for k, head in heads.items()}, targets)
+    targets = {f"mode {k}": answers.probabilities([ModeMember(k).name]) for k in range(recipe.modes)}
+    return Agreement({f"head {k}": head.double().softmax(dim=-1) for k, head in heads.items()}, targets)
 
 
 def _of_bridges(members: Sequence[Member], answers: LogitTable) -> Agreement:

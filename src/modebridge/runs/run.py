@@ -31,7 +31,7 @@ from modebridge.report import as_dicts, csv_of, decisions_table, markdown_table,
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
-from modebridge.runs.plan import DATA, GIVEN, given_keys, leaks
+from modebridge.runs.plan import DATA, GIVEN, doubts, given_keys
 from modebridge.runs.results import curve_warnings, gather, main_rows, table_of, write_page
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import LogitTable, Row
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        return [*curve_warnings(self.recipe, self.table), *leaks(self.folder)]
+        return [*curve_warnings(self.recipe, self.table), *doubts(self.folder)]
 
     def replaced(self, graph: Graph | None = None) -> int:
         """How many trained networks of the folder have other settings and would be trained again."""

@@ -101,7 +101,8 @@ class LogitTable:
             alone, whole = prices[members[0]], sum(prices[name] for name in members)
         if not average_cost >= alone:
             raise ModebridgeError(
-                f"Expected an average cost of at least the base's {alone:g}, but got {average_cost:g}; raise it."
+                f"Expected an average cost of at least {alone:g}, that of the first network, but got {average_cost:g}; "
+                "raise it."
             )
         if whole <= average_cost:
             return ALL
