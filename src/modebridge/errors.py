@@ -6,9 +6,13 @@ Every message has the same form: what was expected of which thing, what was give
 from __future__ import annotations
 
 import difflib
-import os.path
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
+from importlib.metadata import requires
+from pathlib import Path
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -57,10 +61,14 @@ def plural(count: float, noun: str) -> str:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra: from the clone that this is, or by name."""
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - no files in this layer
-    clone = os.path.isfile(os.path.join(folder, "pyproject.toml"))  # noqa: PTH113, PTH118
-    return f"pip install -e '.[{extra}]'" if clone else f"pip install 'modebridge[{extra}]'"
+    """The command that installs an extra beside this program: from its clone, or else the packages themselves."""
+    own = Path(sys.executable)
+    activated = shutil.which("pip") == str(own.with_name("pip"))
+    pip = "pip" if activated else f"{os.path.relpath(own) if own.is_relative_to(Path.cwd()) else own} -m pip"
+    if (clone := Path(__file__).parents[2] / "pyproject.toml").is_file():
+        return f"{pip} install -e '{os.path.relpath(clone.parent)}[{extra}]'"
+    wanted = [one.partition(";")[0] for one in requires("modebridge") or () if re.search(rf"extra == .{extra}\b", one)]
+    return " ".join([pip, "install", *(f"'{one.strip()}'" for one in wanted)])
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

@@ -177,7 +177,7 @@ def test_bad_wishes_are_said_and_nothing_appears(tmp_path, change, message):
 def test_without_the_extras_one_sentence(tmp_path, monkeypatch):
     """First of all: not even the run folder is looked at."""
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ModebridgeError, match=r"pip install -e '\.\[onnx\]'"):
+    with pytest.raises(ModebridgeError, match=r"onnxscript is not installed; .*pip install -e '\.\[onnx\]'"):
         export(tied(), tmp_path / "fast.onnx", images(2))
     for name in ("modebridge.deploy.serve", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)

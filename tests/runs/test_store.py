@@ -118,7 +118,7 @@ def test_files_that_are_no_modes(tmp_path: Path) -> None:
     with pytest.raises(ModebridgeError, match="it does not exist"):
         find_modes(net, tmp_path / "none")
     torch.save(net.state_dict(), tmp_path / "0.pt")
-    with pytest.raises(ModebridgeError, match=r"at least 2 modes .*, but got 1"):
+    with pytest.raises(ModebridgeError, match=r"at least 2 networks .*, but got 1"):
         find_modes(net, tmp_path)
     torch.save(net.state_dict(), tmp_path / "1.pt")
     with pytest.raises(ModebridgeError, match="two files hold the same weights"):

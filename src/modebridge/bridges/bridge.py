@@ -110,8 +110,8 @@ def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
     others = modes[READS[kind] :]
     if not others:
         raise ModebridgeError(
-            f"Expected a type {kind} bridge without a curve to have a target, or more modes than the {READS[kind]} "
-            f"that it reads, but got {len(modes)} and no target; add modes to learn from, or pass a curve or target=."
+            f"Expected another network to imitate beside the {READS[kind]} that a type {kind} bridge reads, but got "
+            f"{len(modes)} in all; add networks, or pass a curve or target=."
         )
     if len({mode.id for mode in modes}) < len(modes):
         raise ModebridgeError(

@@ -253,7 +253,8 @@ def advise(
 ) -> None:
     """Recommend members for a cost budget, on validation data.
 
-    Takes the most members that are significantly better than one network and not significantly worse than the best.
+    Takes the most members that are significantly better than one network, not significantly worse than the best, and
+    not beaten by what costs less.
 
     ```sh
     modebridge advise runs/digits --budget 1.2

@@ -6,7 +6,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -40,6 +41,7 @@ def main() -> None:
 def run_program(words: Sequence[str]) -> None:
     """Run the verb of a command line, given without the program name, and exit with one of the codes above."""
     code = 0
+    warnings.showwarning = _say_once(set())
     try:
         # Calling `app` would let typer turn Ctrl-C and a closed pipe into exit codes before we see them.
         command = typer.main.get_command(app)
@@ -52,6 +54,17 @@ def run_program(words: Sequence[str]) -> None:
             traceback.print_exception(error)
         code = _code_of(error, words)
     terminal.leave(code)
+
+
+def _say_once(said: set[str]) -> Callable[..., None]:
+    """A `showwarning` that prints each sentence once, without the line of code that it comes from."""
+
+    def show(message: Warning | str, *place: object, **more: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            terminal.warn(f"Note: {message}")
+
+    return show
 
 
 def _code_of(error: BaseException, words: Sequence[str]) -> int:

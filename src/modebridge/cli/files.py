@@ -89,10 +89,10 @@ def export(
 
     # First, because reading the members takes long.
     check_format(file)
-    if threshold is not None and (average_cost is not None or not threshold >= 0):
-        raise ModebridgeError(
-            f"Expected --threshold to be at least 0, and no --average-cost beside it, but got {threshold}; give one."
-        )
+    if threshold is not None and average_cost is not None:
+        raise ModebridgeError("Expected --threshold or --average-cost, but got both; give one.")
+    if threshold is not None and not threshold >= 0:
+        raise ModebridgeError(f"Expected --threshold to be at least 0, but got {threshold}; raise it.")
     run, names = existing(folder), listed("--members", members)
     note("Reading members and fitting temperatures ...")
     with naming_damage(run):
@@ -265,7 +265,7 @@ def serve(
         from modebridge.deploy.serve import ServeConfig, serve as serve_file
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected Starlette and uvicorn for serving, but got '{error}'; {install('serve')}."
+            f"Expected Starlette and uvicorn for serving, but {error.name} is not installed; {install('serve')}."
         ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     serve_file(

@@ -19,7 +19,7 @@ from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
-from modebridge.report import plain_table, short_rows, study_table, terminal_table
+from modebridge.report import best_cheap, plain_table, short_rows, study_table, terminal_table
 from modebridge.runs import (
     Executor,
     Run,
@@ -111,7 +111,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
     # The cluster may have GPUs even if this machine has none.
     device = "auto" if on is not None and options.device == "cuda" else options.device
     console = Screen()
-    say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
+    say(f"modebridge {__version__}, recipe {recipe.title}")
     with _at_work(options, recipe, seed, device) as (folder, engine):
         start = time.perf_counter()
         with _executor(on, recipe, options.device) as executor, progress_bars() as report:
@@ -151,9 +151,10 @@ def run(options: RunOptions, on: str | None = None) -> None:
         console.print(f"Time: {seconds}; {engine.device.type}, {cores}, torch {torch.__version__}.", style="dim")
     if page.is_file():
         console.print(f"Page: {here(page)} (all {len(result.rows)} rows, and the figures)", soft_wrap=True)
-    place, file = here(folder.path), f"{recipe.name}.onnx"
+    place, file, best = here(folder.path), f"{recipe.name}.onnx", best_cheap(result.rows)
+    cascades = " --cascades" if best is not None and best.average_cost is not None else ""
     console.next_steps(
-        (f"{program()} advise {place} --budget 1.2", "which members to use, for a cost that you choose"),
+        (f"{program()} advise {place} --budget 1.2{cascades}", "which members to use, for a cost that you choose"),
         (f"{program()} export {place} {file}", "what advise recommends, as one file"),
         (f"{program()} predict {file} --examples", "classify images with it") if recipe.data.name == "digits" else None,
     )
@@ -175,7 +176,7 @@ def show_plan(options: RunOptions) -> None:
     recipe, seed, given = chosen(options)
     path = _place(options, recipe, seed)
     folder = RunFolder(path, writes=False) if path.is_dir() else None
-    say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
+    say(f"modebridge {__version__}, plan of recipe {recipe.title}")
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     if folder is not None:
         check_folder(folder, recipe, seed)

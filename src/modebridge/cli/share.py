@@ -26,8 +26,8 @@ def push(
 ) -> None:
     """Share modes, students and bridges of a run folder on the Hugging Face Hub, with a model card of their scores.
 
-    Writes safetensors, config.json and README.md; `modebridge.load("OWNER/NAME")` loads them. Uploading needs the extra
-    `hub` and `hf auth login`.
+    Writes safetensors, config.json and README.md; `modebridge.load("OWNER/NAME")` loads them. It needs the extra
+    `hub`, and to upload `hf auth login`.
 
     ```sh
     modebridge push runs/digits me/digits-fast --license apache-2.0

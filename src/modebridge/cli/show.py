@@ -198,11 +198,12 @@ def advise_run(
         cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         lines.add_row(mark, *cells, _described(choice, recipe))
     console.print(lines)
-    why = f"the most members that are significantly better than {first} and not significantly worse than the best"
+    why = f"the most members that are significantly better than {first} and not beaten by what costs less"
     if cascade:
         why = "significantly better than the best choice without a cascade"
     elif len(chosen.members) == 1:
-        why = "no larger combination is significantly better"
+        why = f"significantly better than {first}, and nothing larger is worth its cost"
+        why = "nothing is significantly better" if chosen.members == (one,) else why
     console.print(
         f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "

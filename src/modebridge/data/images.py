@@ -217,7 +217,9 @@ def _check_counts(images: int, labels: int) -> None:
             f"Expected as many labels as images, but got {labels} for {images}; pass one label per image."
         )
     if not images:
-        raise ModebridgeError("Expected a data set to have images, but got none; check the folder and the split.")
+        raise ModebridgeError(
+            "Expected a data set to have images, but got none; check the folder and data.train, .valid and .test."
+        )
 
 
 def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> ImageFiles:

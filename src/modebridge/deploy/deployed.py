@@ -227,5 +227,5 @@ def check_format(place: Path, *names: str) -> None:
                 module.disable_telemetry_events()
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; {install('onnx')}."
+            f"Expected {', '.join(names)} for .onnx files, but {error.name} is not installed; {install('onnx')}."
         ) from error

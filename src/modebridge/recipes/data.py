@@ -38,6 +38,8 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 PARTS: tuple[Split, ...] = ("train", "valid", "test")
 BATCH = 256
 """Batch size when nothing is trained."""
+SLACK = 0.1
+"""By which images may leave [0, 1], as after some augmentations."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class DataFacts:
     class_names: tuple[str, ...]  # their numbers if unknown
     counts: Mapping[str, int]  # images by split
     cut: bool = False  # whether validation images were split off the user's training images
-    pixels: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of the user's images
+    pixels: tuple[float, float] = (0.0, 1.0)  # the lowest and the highest of the user's images, if they are others
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
@@ -137,8 +139,10 @@ class RunData:
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
         names = _class_names(self.splits.class_names, classes)
-        own = not _is_named(self._data.name) and isinstance(few, Tensor) and few.dim() == 4 and few.shape[1] in (1, 3)
-        pixels = (float(few.min()), float(few.max())) if own else (0.0, 1.0)
+        pixels = 0.0, 1.0
+        if not _is_named(self._data.name) and image is not None and len(image) == 3 and image[0] in (1, 3):
+            found = float(few.min()), float(few.max())
+            pixels = found if found[0] < -SLACK or found[1] > 1 + SLACK else pixels
         return DataFacts(classes, image, names, counts, self.splits.cut, pixels)
 
     @property
@@ -241,10 +245,13 @@ def _from_function(data: DataConfig) -> Splits:
     given = call_function(data.name, "data.name")
     given = [getattr(given, part) for part in PARTS] if isinstance(given, Splits) else given
     if not isinstance(given, tuple | list) or len(given) not in (2, 3) or all(isinstance(x, Tensor) for x in given):
-        got = f"{type(given).__name__} of {len(given)}" if isinstance(given, tuple | list) else type(given).__name__
+        several = isinstance(given, tuple | list)
+        got = f"{type(given).__name__} of {len(given)}" if several else type(given).__name__
+        if several and all(isinstance(part, Tensor) for part in given):
+            got += " tensors, which is one part"
         raise ModebridgeError(
             f"Expected '{data.name}' to return (train, valid, test) or (train, test), each a pair of tensors, an "
-            f"ImageSet or a loader, but got {got}; return two or three parts."
+            f"ImageSet or a loader, but got {got}; return two or three parts, as ((images, labels), (images, labels))."
         )
     names = PARTS if len(given) == 3 else ("train", "test")
     parts = {name: _given_part(part, name) for name, part in zip(names, given, strict=True)}

@@ -109,10 +109,12 @@ def find_recipe(name: str) -> Recipe:
 
 
 def read_recipe(name: str) -> tuple[Recipe, int | None]:
-    """A recipe by name or from a user's file (.toml, or .py, which is executed), and its seed if the file has one."""
+    """A recipe by name, from a file (.toml, or .py, which is executed) or a run folder; and its seed, if it has one."""
+    path = Path(name)
+    if (kept := path / "recipe.toml").is_file():  # a run folder
+        path, name = kept, str(kept)
     if not name.endswith((".toml", ".py")):
         return find_recipe(name), None
-    path = Path(name)
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
@@ -120,8 +122,9 @@ def read_recipe(name: str) -> tuple[Recipe, int | None]:
     make = getattr(load_file(path), "recipe", None)
     recipe = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
     if not isinstance(recipe, Recipe):
+        got = type(recipe).__name__ if callable(make) else "none"
         raise ModebridgeError(
-            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(recipe).__name__}; "
-            "start from an existing one: replace(find_recipe('digits'), ...)."
+            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {got}; start from "
+            "examples/my_recipe.py, or from replace(find_recipe('digits'), ...)."
         )
     return recipe, None

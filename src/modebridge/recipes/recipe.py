@@ -188,6 +188,11 @@ class Recipe:
         return TrainConfig(optimizer="sgd", **vars(getattr(self, stage)), **shared)
 
     @property
+    def title(self) -> str:
+        """Its name, and what it is about if it says so."""
+        return f"{self.name}: {self.about}" if self.about else self.name
+
+    @property
     def paper(self) -> bool:
         """Whether curves and the paper's bridges are part of the run."""
         return "paper" in self.methods

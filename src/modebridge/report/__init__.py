@@ -27,4 +27,9 @@ from modebridge.report.tables import (
     study_table as study_table,
     terminal_table as terminal_table,
 )
-from modebridge.report.verdict import closed_gap as closed_gap, short_rows as short_rows, verdict as verdict
+from modebridge.report.verdict import (
+    best_cheap as best_cheap,
+    closed_gap as closed_gap,
+    short_rows as short_rows,
+    verdict as verdict,
+)

@@ -16,11 +16,11 @@ SHOWN = ("one", "distilled", "heads", "bridge", "control", "cascade", "two")
 def short_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows that a newcomer needs: one network, what is made of several at its cost, the best, two networks."""
     hidden = "bridge" if any(row.role == "heads" for row in rows) else ""
-    best = _best(rows)
+    best = best_cheap(rows)
     return [row for row in rows if row is best or (row.role in SHOWN and row.role != hidden)]
 
 
-def _best(rows: Sequence[Row]) -> Row | None:
+def best_cheap(rows: Sequence[Row]) -> Row | None:
     """The row of the lowest NLL among what was made of the networks and costs less than two."""
     cheap = [row for row in rows if row.is_cheap and row.family != rows[0].family]
     return min(cheap, key=lambda row: row.scores.nll, default=None)
@@ -44,12 +44,12 @@ def verdict(rows: Sequence[Row], guess_nll: float) -> str:
             f"One network is hardly better than guessing: its NLL is {one.nll:.3f}, that of predicting the class "
             f"frequencies {guess_nll:.3f}. Train the networks longer before you compare anything."
         )
-    best = _best(rows)
+    best = best_cheap(rows)
     if not helps(by_role["two"]):
         said = f"Two networks are not clearly better than one here: NLL {two.nll:.3f} and {one.nll:.3f}"
         if best is None or not helps(best):
             return f"{said}. Nothing else helped either; use more test images, or train the networks longer."
-        return f"{said}. What helped most is {best.name}: NLL {_price(best)}."
+        return f"{said}. What helped most for less than the cost of two is {best.name}: NLL {_price(best)}."
     named = by_role.get("heads") or by_role.get("bridge") or best
     if named is None:
         return (

@@ -106,7 +106,7 @@ def ensemble_of(
         "names": names,
         "classes": None if classes == [str(k) for k in range(len(classes))] else classes,
         "scores": {"split": "test", "images": scored["n"], **{key: scored[key] for key in SCORES}},
-        "about": f"{recipe.name}, seed {seed}: {recipe.about}",
+        "about": f"{recipe.name}, seed {seed}{': ' if recipe.about else ''}{recipe.about}",
         "fitted": fitted,
         "threshold": threshold,
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.

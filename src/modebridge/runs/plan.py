@@ -17,8 +17,6 @@ from modebridge.recipes.user_code import load_file
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 
 DATA, GIVEN = "data.json", "given.json"
-TOLERANCE = 0.1
-"""By which images may leave [0, 1], as after some augmentation."""
 LEAK = (
     "Validation images are split off train: if the given networks saw all of train, temperatures, cascades and advice "
     "are fitted on training images; pass validation images that no checkpoint was trained on: return (train, valid, "
@@ -91,7 +89,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int, *, study: bool = False) 
             f"Expected '{folder.path}' to be writable, because its settings change ({'; '.join(changes)}), but it is "
             "read-only; choose another folder with --out."
         )
-    if study and isinstance(settings, str):
+    if study and folder.record(DATA):
         return []
     if folder.writes and written != (recipe, seed):
         folder.begin(to_toml(recipe, seed))
@@ -102,7 +100,9 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int, *, study: bool = False) 
 def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     """At least two different modes from weight files, the `modes` folder of another run, or one file with several."""
     if not place.exists():
-        raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but it does not exist.")
+        raise ModebridgeError(
+            f"Expected '{place}' to be a folder of checkpoints, but it does not exist; check the path."
+        )
     for metadata_file in sorted(place.glob(f"*/{FILES[1]}")):
         try:
             read_stored(metadata_file.parent)
@@ -114,7 +114,7 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     modes = load_checkpoints(net, place)
     if len(modes) < 2:
         raise ModebridgeError(
-            f"Expected at least 2 modes in '{place}', but got {len(modes)}; a curve needs two, so add a file."
+            f"Expected at least 2 networks in '{place}', but got {len(modes)}; heads imitate others, so add a file."
         )
     if len({mode.id for mode in modes}) < len(modes):
         raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; use each only once.")
@@ -134,11 +134,14 @@ def doubts(folder: RunFolder) -> list[str]:
     Modes were passed, and validation images are split off train; or images are not what `predict` reads from files.
     """
     data = folder.record(DATA)
-    low, high = data.get("pixels", (0.0, 1.0))
-    scaled = f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1"
     said = [LEAK] if folder.record(GIVEN) and data.get("cut") else []
-    fits = low >= -TOLERANCE and high <= 1 + TOLERANCE
-    return said if fits else [*said, f"{scaled}: to use them, make the normalization the first layer of the network."]
+    low, high = data.get("pixels", (0, 1))
+    if (low, high) != (0, 1):
+        said.append(
+            f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1: to use them, "
+            "make the normalization the first layer of the network."
+        )
+    return said
 
 
 def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:

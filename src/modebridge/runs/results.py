@@ -224,7 +224,7 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
 def _provenance(
     recipe: Recipe, seed: int, results: Mapping[str, Any], trained: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, str]:
-    facts = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
+    facts = {"recipe": recipe.title, "seed": str(seed)}
     facts |= {key: str(results[key]) for key in ("made", "machine", "modebridge", "torch", "python") if key in results}
     if results.get("seconds"):
         facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in results["seconds"].items())

@@ -28,6 +28,8 @@ SHORTLIST = 16
 """Combinations of each size that are calibrated: the search itself compares them without a temperature."""
 CHUNK = 10_000_000
 """Maximum number of probabilities averaged at once."""
+CLEARLY = 0.9
+"""At this share of the cost, and with a lower NLL, another combination is to be preferred."""
 EPSILON = 1e-9
 """Tolerance when comparing a cost, a sum of floats, with a budget."""
 
@@ -73,9 +75,10 @@ def advise(
 
     A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
     It must be significantly better than the first mode, also given how many were compared, and not significantly worse
-    than the best one, by paired bootstraps of the NLL; of these, the one with the most members is chosen, and then the
-    lowest NLL. If there is none, it is the first mode alone. (The lowest of many scores on a few hundred images is
-    mostly lucky. Taking the cheapest instead of the most members was tried: it loses a fifth of the gain on the demo.)
+    than the best one, by paired bootstraps of the NLL; and no other may cost a tenth less or still less and have a
+    lower NLL. Of these, the one with the most members is chosen, and then the lowest NLL. If there is none, it is the
+    first mode alone. (The lowest of many scores on a few hundred images is mostly lucky: the most members were better
+    on new images than the lowest NLL or the cheapest.)
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
@@ -102,7 +105,7 @@ def advise(
     plain += [(members, None) for some in sizes for members in some if members != (modes[0],)]
     others: list[Candidate] = []
     if cascades or max_loss is not None:
-        larger = [some[0] for some in search.by_size(budget + 1, NARROW) if len(some[0]) > 1]
+        larger = [one for some in search.by_size(budget + 1, NARROW) for one in some if len(one) > 1]
         others = search.cascades(larger, budget, max_loss)
     candidates = [*plain, *others]
     tables = (table.calibrated(members, "valid", threshold=threshold) for members, threshold in candidates)
@@ -118,7 +121,13 @@ def advise(
     spread = gains.std(dim=0).clamp_min(1e-12)
     critical = ((gains - gain) / spread)[:, 1 : len(plain)].amax(dim=1).quantile(0.95) if len(plain) > 1 else torch.inf
     best = int(nlls[: len(plain)].argmin())
-    safe = [k for k in range(1, len(plain)) if gain[k] > critical * spread[k] and not better(best, k)]
+    helpful = [k for k in range(1, len(plain)) if gain[k] > critical * spread[k]]
+    cost = [sum(prices[name] for name in members) for members, _ in plain]
+
+    def beaten(k: int) -> bool:
+        return better(best, k) or any(cost[j] <= CLEARLY * cost[k] and nlls[j] < nlls[k] for j in helpful)
+
+    safe = [k for k in helpful if not beaten(k)]
     chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
     cascade = len(plain) + int(nlls[len(plain) :].argmin()) if others else None
     if cascade is not None and better(cascade, chosen):
