@@ -103,6 +103,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = globals()[name] = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
         return value
+    if name in ("save", "calibrate"):
+        raise AttributeError(f"modebridge.{name} is a method: ensemble.{name}(...)")
     if name in _GONE:
         raise AttributeError(f"modebridge.{name} of version 0.2 is gone; use {_GONE[name]}")
     if not name.startswith("_"):

@@ -110,7 +110,7 @@ def inputs_of(example: object, what: str) -> Inputs:
     if not isinstance(example, Tensor | Mapping):
         raise ModebridgeError(
             f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
-            "pass actual inputs, not their shape."
+            "pass inputs, such as images, or next(iter(loader)) of a loader."
         )
     tensors = flatten(example).values()
     if not tensors or any(tensor.dim() == 0 or not len(tensor) for tensor in tensors):

@@ -139,6 +139,7 @@ def test_several_networks(tmp_path):
     for file in tmp_path.iterdir():
         assert [mode.id for mode in load_checkpoints(NET, file)] == ids
     file = tmp_path / "modules.pt"
+    assert [mode.id for mode in load_checkpoints(NET, [file, OTHER.load(NET), STATE, OTHER])] == [*ids, ids[1], *ids]
     with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; choose one with prefix="):
         load_checkpoint(NET, file)
     assert [load_checkpoint(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids

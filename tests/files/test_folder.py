@@ -239,6 +239,6 @@ def test_what_was_changed_after_it_was_built_is_a_users_own(tmp_path):
         def weights(self, r):
             return super().weights(r * r)
 
-    with pytest.raises(ModebridgeError, match="but got Bent, a custom class"):
+    with pytest.raises(ModebridgeError, match="but got Bent; save its modes"):
         Bent(*modes(2), ()).save(tmp_path / "bent")
     assert not (tmp_path / "bent").exists()

@@ -74,19 +74,27 @@ def test_a_mode_and_a_module_are_ensembles_of_one():
 
 def test_an_exported_file_has_calibrated_scores_and_its_own_cost(ensemble):
     ensemble.calibrate(batches(seed=1))
-    whole = evaluate(ensemble, batches())
+    whole, several = evaluate(ensemble, batches()), []
 
     class File:
         meta: ClassVar = {"cost": asdict(whole.cost), "temperature": 1.5}
 
         def __call__(self, images):
-            return SimpleNamespace(probabilities=ensemble(images).detach().numpy())
+            used = torch.arange(len(images)) % 3 + 1
+            several.append(used > 1)
+            return SimpleNamespace(probabilities=ensemble(images).detach().numpy(), used=used.numpy())
 
     found = evaluate(File(), batches(), intervals=True)
     assert (found.n, found.accuracy, found.cost.relative_flops) == (18, whole.accuracy, whole.cost.relative_flops)
     assert found.nll == pytest.approx(whole.nll, rel=1e-9)
     assert found.temperature == 1.5
     assert "uncalibrated" not in str(found), "a file has no raw scores"
+    File.meta = {**File.meta, "threshold": 0.9}
+    several.clear()
+    average = evaluate(File(), batches()).cost.relative_flops
+    share = float(torch.cat(several).double().mean())
+    assert 0.5 < share < 1
+    assert average == pytest.approx(1 + (whole.cost.relative_flops - 1) * share), "of a cascade, over the images"
 
 
 def test_intervals_and_no_temperature(ensemble):

@@ -18,7 +18,7 @@ from modebridge.alignment.trace import trace
 from modebridge.batches import check_batch, map_inputs
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes
+from modebridge.modes import Mode, check_modes, to_modes
 from modebridge.nets import frozen_copy
 from modebridge.scoring.profile import barrier, curve_profile
 from modebridge.types import Batch, Batches, Inputs
@@ -155,6 +155,7 @@ def align(
     Returns:
         The aligned mode, on the device of `b`, with the check and the measurements.
     """
+    a, b = to_modes(net, [a, b])
     check_modes(net, [a, b], 2, "an alignment")
     if by not in ("activations", "weights"):
         raise ModebridgeError(f"Expected by to be 'activations' or 'weights', but got '{by}'; choose one of the two.")

@@ -228,7 +228,8 @@ class Bridge(nn.Module, Saved):
         if self.parameter_share is not None:
             share += f"{',' if not share else ' and'} {self.parameter_share:.2%} of the parameters"
         heads = f", {self.heads} heads" if self.heads > 1 else ""
-        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{heads}{share}"
+        r = "" if self.r is None else f", r={self.r:g}"
+        return f"type {self.kind}, tap={self.tap}{r}, name={self.name}{heads}{share}"
 
     def head_logits(self, *features: Tensor) -> list[Tensor]:
         """The logits (B, K), or (B, K, *P), of each head."""

@@ -59,7 +59,8 @@ class DeployedEnsemble:
 
     def __repr__(self) -> str:
         members, cost = len(self.meta["members"]), self.meta["cost"]["relative_flops"]
-        return f"DeployedEnsemble({self.path.name!r}, {members} members, x{cost:.2f})"
+        how = f"cascade of {members} members, up to" if self.cascade else f"{members} members,"
+        return f"DeployedEnsemble({self.path.name!r}, {how} x{cost:.2f})"
 
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None) -> DeployedEnsemble:
@@ -159,7 +160,10 @@ class DeployedEnsemble:
         """The classes of each image as a mask (B, K) that contains the true one with the coverage of the file."""
         sets = self(images).sets
         if sets is None:
-            raise ModebridgeError(f"Expected a file with sets, but '{self.path}' has none; export it with --coverage.")
+            raise ModebridgeError(
+                f"Expected a file with sets, but '{self.path}' has none; call `conformal(valid)` before `export`, "
+                "or export a run with --coverage."
+            )
         return sets
 
     def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:

@@ -108,6 +108,12 @@ class Cascade(Predictor):
             self.threshold = float(torch.cat(sure).double().quantile(share)) if share < 1 else 2.0
         return self
 
+    def save(self, path: object) -> None:
+        raise ModebridgeError(
+            "Expected an Ensemble to save, but got a Cascade; save its `ensemble` and keep its `threshold`, or write "
+            "one file with `export`."
+        )
+
     def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K)."""
         return second(self.probabilities(images))

@@ -63,8 +63,11 @@ class Ensemble(Predictor):
             raise ModebridgeError(
                 "Expected the modes of an ensemble to differ, but got the same weights twice; pass each mode once."
             )
-        if isinstance(bridges, nn.Module):
-            raise ModebridgeError("Expected a list of bridges, but got one module; put it in a list.")
+        if isinstance(bridges, nn.Module | Mode):
+            raise ModebridgeError(
+                f"Expected a list of bridges, but got one {type(bridges).__name__}; put bridges in a list, and modes "
+                "in another."
+            )
         for bridge in bridges:
             if not isinstance(bridge, Bridge):
                 raise ModebridgeError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError, first_line, some
 from modebridge.files.adapters import CONFIG as ADAPTER, WEIGHTS as ADAPTER_WEIGHTS, adapter_state, quiet
 from modebridge.files.checkpoint_search import find_places, natural
-from modebridge.modes import Mode, check_net
+from modebridge.modes import Mode, check_net, to_mode
 
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin", ADAPTER_WEIGHTS)
@@ -84,7 +84,7 @@ def load_checkpoint(
 
 def load_checkpoints(
     net: nn.Module,
-    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    paths: str | PathLike[str] | Sequence[str | PathLike[str] | nn.Module | Mapping[str, Any] | Mode],
     *,
     ema: bool | None = None,
     ignore: str | Sequence[str] = (),
@@ -97,7 +97,7 @@ def load_checkpoints(
     Args:
         net: a network of their architecture, with any weights.
         paths: a file, a folder, or a list of them: of PyTorch, safetensors, timm, Lightning, transformers or peft.
-            Nothing in them is executed.
+            Nothing in them is executed. Modules, state dicts and modes in the list are taken as they are.
         ema: see `load_checkpoint`.
         ignore: see `load_checkpoint`.
 
@@ -110,7 +110,11 @@ def load_checkpoints(
     """
     check_net(net)
     modes: list[Mode] = []
-    for path in [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]:
+    for given in [paths] if isinstance(paths, str | PathLike) else paths:
+        if not isinstance(given, str | PathLike):
+            modes.append(to_mode(net, given))
+            continue
+        path = Path(given)
         # A folder of one network may hold other files with such endings, as Trainer's training_args.bin.
         whole = _pretrained_folder(net, path) is not None or not os.path.isdir(path)  # noqa: PTH112 - False if too long
         for file in [path] if whole else weight_files(path):

@@ -42,8 +42,8 @@ def save(obj: object, path: Place, *, net: str | None = None, card: Card | None 
     kind = next((kind for kind, (cls, _, _) in KINDS.items() if type(obj) is cls), None)
     if kind is None:
         raise ModebridgeError(
-            f"Expected an object of a class that modebridge can load, but got {type(obj).__name__}, a custom class; "
-            "save its modes instead."
+            f"Expected an object of a class that modebridge can load, but got {type(obj).__name__}; save its modes "
+            "instead, or the ensemble of a cascade."
         )
     folder = local(path)
     _check_target(folder)
@@ -93,7 +93,7 @@ def load(
     >>> from modebridge.modes import Mode
     >>> mode = Mode.from_module(nn.Linear(2, 3))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = save(mode, f"{folder}/mode")
+    ...     _ = mode.save(f"{folder}/mode")
     ...     again = load(f"{folder}/mode")
     >>> again.id == mode.id
     True

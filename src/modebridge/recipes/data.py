@@ -140,7 +140,7 @@ class RunData:
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
         names = _class_names(self.splits.class_names, classes)
         pixels = 0.0, 1.0
-        if not _is_named(self._data.name) and image is not None and len(image) == 3 and image[0] in (1, 3):
+        if isinstance(few, Tensor) and few.dim() == 4 and few.shape[1] in (1, 3) and not _is_named(self._data.name):
             found = float(few.min()), float(few.max())
             pixels = found if found[0] < -SLACK or found[1] > 1 + SLACK else pixels
         return DataFacts(classes, image, names, counts, self.splits.cut, pixels)

@@ -131,12 +131,20 @@ def score_with_images(
     file, rule = model, model.meta.get("sets")
     # Files of 0.2 do not say how many parameters they have.
     price = Cost(**{"params": 0, **model.meta["cost"]})
-    sets = SetRule(**rule) if rule else None
+    sets, unsure = SetRule(**rule) if rule else None, list[Tensor]()
 
     def answer(images: Inputs) -> Tensor:
-        return classes_last(torch.as_tensor(file(images).probabilities))
+        answers = file(images)
+        unsure.append(torch.as_tensor(answers.used) > 1)
+        return classes_last(torch.as_tensor(answers.probabilities))
 
-    scored, images = _scored(_predictions(answer, test), None, lambda: price, sets, intervals)
+    def average_price() -> Cost:
+        if model.meta.get("threshold") is None:
+            return price
+        relative = 1 + float(torch.cat(unsure).double().mean()) * (price.relative_flops - 1)
+        return replace(price, flops=price.flops * relative / price.relative_flops, relative_flops=relative)
+
+    scored, images = _scored(_predictions(answer, test), None, average_price, sets, intervals)
     return _calibrated_only(scored, model.meta["temperature"]), images
 
 
