@@ -42,7 +42,7 @@ def my_data():
     """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders.
 
     With --modes return (train, valid, test), with validation images that no checkpoint was trained on. Images for
-    `modebridge predict` and `serve` go from 0 to 1; if your loaders normalize them, make that the network's first layer.
+    `modebridge predict` and `serve` go from 0 to 1: if your loaders normalize, make that the network's first layer.
     """
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear").expand(-1, 3, -1, -1)

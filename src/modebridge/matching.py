@@ -49,8 +49,8 @@ def bridge_loss(target: Tensor, logits: Tensor, heads: int = 1) -> Tensor:
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
     """
-    losses, first = kl_divergence(target, wide(logits)).mean(dim=0), min(heads - 1, 1)  # the first axis of places
-    return losses.sum() if losses.dim() == first else losses.flatten(first).mean(dim=-1).sum()
+    losses, places = kl_divergence(target, wide(logits)).mean(dim=0), min(heads - 1, 1)
+    return losses.sum() if losses.dim() == places else losses.flatten(places).mean(dim=-1).sum()
 
 
 @dataclass(frozen=True)

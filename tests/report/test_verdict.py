@@ -76,8 +76,8 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         ),
         (
             outcome(0.4, 0.41, gain=(-0.03, 0.01), heads=0.35),
-            "not clearly better than one here: NLL 0.410 and 0.400. What helped most for less than the cost of two is one "
-            "network + 3 heads: NLL 0.350 at x1.04.",
+            "not clearly better than one here: NLL 0.410 and 0.400. What helped most for less than the cost of two is "
+            "one network + 3 heads: NLL 0.350 at x1.04.",
         ),
         (outcome(2.25, 2.2, heads=2.1), "One network is hardly better than guessing: its NLL is 2.250, that of"),
     ],

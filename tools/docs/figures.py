@@ -56,8 +56,9 @@ def idea_use() -> Drawing:
     d.text(258, 226, "(+x0.05)", "middle", AMBER, 13)
     for k, y in enumerate((152, 176, 200)):
         d.arrow([(290, y), (308, y)], AMBER)
-        d.box(310, y - 10, 54, 20, f"head {k + 2}", AMBER)
-    d.arrow([(364, 176), (400, 176), (400, 94)], AMBER)
+        d.box(310, y - 10, 54, 20, f"head {k + 1}", AMBER)
+        d.line([(364, y), (400, y)], AMBER)
+    d.arrow([(400, 200), (400, 94)], AMBER)
     d.text(408, 140, "what the others", color=AMBER, size=13)
     d.text(408, 156, "would have said", color=AMBER, size=13)
     d.box(374, 50, 58, 42, "mean", BLUE)
