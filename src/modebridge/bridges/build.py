@@ -170,6 +170,9 @@ def inspect(
         budget: maximum share of the network's FLOPs, used instead of `slim`; bridges are then wide.
         heads: number of heads of those bridges.
 
+    Returns:
+        The taps with their costs; prints as a table.
+
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
     Sequential: 48 multiply-adds, 2 classes

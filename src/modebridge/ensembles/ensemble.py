@@ -46,6 +46,9 @@ class Ensemble(Predictor):
         bridges: bridges of types I and II; each is a member and reads modes that are members too.
         mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" averages their logits,
             which gives the normalized geometric mean of their probabilities.
+
+    >>> Ensemble(nn.Linear(4, 3), [nn.Linear(4, 3), nn.Linear(4, 3)])
+    Ensemble(2 modes of Linear, temperature=1)
     """
 
     temperature: Tensor
@@ -102,7 +105,8 @@ class Ensemble(Predictor):
         modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
         bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
         mean = "" if self.mean == "probability" else f", mean={self.mean!r}"
-        return f"Ensemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g})"
+        rules = f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
+        return f"Ensemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g}{rules})"
 
     def __len__(self) -> int:
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))

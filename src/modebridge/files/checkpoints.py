@@ -61,6 +61,9 @@ def load_checkpoint(
         ignore: further tensors in the file to skip: exact names, names of submodules ("aux" for all of `aux.*`), or
             patterns with `*`. The network's own tensors are never skipped.
 
+    Returns:
+        The mode; `mode.load(net)` puts it into a network.
+
     >>> import tempfile
     >>> net = nn.Linear(2, 3)
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -89,6 +89,9 @@ def load(
         net: network of an ensemble whose architecture is a custom module, of which only the weights are stored.
         bodies: custom bodies of bridges, one per such bridge.
 
+    Returns:
+        An object of the class that was saved.
+
     >>> import tempfile
     >>> from modebridge.modes import Mode
     >>> mode = Mode.from_module(nn.Linear(2, 3))

@@ -49,6 +49,7 @@ def fit_modes(
     Returns:
         A mode per network, to pass on or to load into it: `mode.load(net)`.
 
+    >>> import torch
     >>> train = [(torch.rand(8, 4), torch.arange(8) % 3)]
     >>> first, second = fit_modes([nn.Linear(4, 3), nn.Linear(4, 3)], train)
     """
@@ -111,6 +112,13 @@ def fit_curve(
         pin_start: "midpoint", or "random" as in the authors' code.
         r: the position where batch norm statistics are kept and validation runs.
         valid: held-out data for `config.keep == "best"`.
+
+    Returns:
+        The curve; `curve.at(r)` is a mode.
+
+    >>> import torch
+    >>> net, train = nn.Linear(4, 3), [(torch.rand(8, 4), torch.arange(8) % 3)]
+    >>> curve = fit_curve(net, *(Mode.from_module(nn.Linear(4, 3)) for _ in range(2)), train)
     """
     pair = to_mode(net, start), to_mode(net, end)
     return fit_curves(net, [pair], [train], config, pins=pins, pin_start=pin_start, r=r, valid=valid)[0]
