@@ -76,7 +76,7 @@ def export(
 
     ```sh
     modebridge export runs/digits fast.onnx
-    modebridge export runs/digits fast.onnx --members mode-0,heads-0-others-small
+    modebridge export runs/digits f.onnx --members mode-0,heads-0-others-small
     modebridge export runs/digits fast.onnx --members mode-0,mode-1 --average-cost 1.15
     modebridge export runs/digits fast.onnx --coverage 0.9 --risk 0.02
     ```

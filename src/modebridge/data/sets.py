@@ -150,7 +150,7 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
     for file in (names, annotations):
         if not file.is_file():
             raise ModebridgeError(
-                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; pass the folder tiny-imagenet-200."
+                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; pass the folder tiny-imagenet-200 (--data DIR)."
             )
     classes = sorted(names.read_text(encoding="utf-8").split())
     number = {name: label for label, name in enumerate(classes)}
@@ -185,7 +185,7 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
                 return first, last
     raise ModebridgeError(
         f"Expected CIFAR-{classes} in '{folder}', but got neither '{test}.bin' nor '{test}'; pass the folder that "
-        f"contains {' or '.join(folders)}."
+        f"contains {' or '.join(folders)} (--data DIR)."
     )
 
 

@@ -43,6 +43,6 @@ from modebridge.members.student import StudentMember as StudentMember
 
 _KINDS: list[type[Member]] = [ModeMember, HeadsMember, StudentMember, PointMember, BridgeMember, ControlMember]
 _KINDS += [AveragedMember, SwaMember, BatchEnsembleMember, MimoMember, PackedMember]
+METHODS["distilled"] = StudentMember
 for _kind in _KINDS:
     register(_kind)
-METHODS["distilled"] = StudentMember
