@@ -20,6 +20,8 @@ def test_every_row_has_scores(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import intents
 
+    monkeypatch.setattr(intents, "HEAD_EPOCHS", 2)
+    monkeypatch.setattr(intents, "STUDENT_EPOCHS", 2)
     out = tmp_path / "out.json"
     options = "--seeds", "3", "--epochs", "1", "--out", str(out)
     monkeypatch.setattr(sys, "argv", ["intents.py", str(tmp_path / "data.json"), *options])
