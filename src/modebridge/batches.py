@@ -106,7 +106,7 @@ def inputs_of(example: object, what: str) -> Inputs:
     if isinstance(example, tuple | list) and len(example) == 2 and isinstance(example[0], Tensor | Mapping):
         example = check_batch(example, what)[0]
     if isinstance(example, Mapping):
-        example = _tensors_in({name: value for name, value in example.items() if name != _label_key(example)})
+        example = _tensors_in({name: value for name, value in example.items() if name != label_key(example)})
     if not isinstance(example, Tensor | Mapping):
         raise ModebridgeError(
             f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
@@ -120,7 +120,8 @@ def inputs_of(example: object, what: str) -> Inputs:
     return example
 
 
-def _label_key(item: Mapping[str, object]) -> str | None:
+def label_key(item: Mapping[str, object]) -> str | None:
+    """The name under which a batch has its labels, if it has any."""
     return next((name for name in LABELS if name in item), None)
 
 
@@ -181,7 +182,7 @@ def check_batch(item: object, what: str) -> Batch:
     dropped.
     """
     if isinstance(item, Mapping):
-        key = _label_key(item)
+        key = label_key(item)
         if key is None:
             raise ModebridgeError(
                 f"Expected the dicts of {what} to hold labels under one of {', '.join(LABELS)}, but got "

@@ -110,7 +110,7 @@ class Mode(Saved):
     def check(self, net: nn.Module) -> None:
         """Raise an error if names, shapes or other state of this mode do not match the network."""
         params, buffers, _ = tensors_of(net)
-        trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+        trees.check_same([{**params, **buffers}, self.state], f"{type(net).__name__} and the mode")
         for name, own in _extra_of(net.state_dict()).items():
             if self.extra.get(name, own) != own:
                 raise ModebridgeError(

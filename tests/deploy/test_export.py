@@ -318,7 +318,7 @@ def test_decisions_are_in_the_file(tmp_path, suffix, threshold, method):
 
 def test_a_file_without_sets_says_so(little_onnx):
     file = DeployedEnsemble.load(little_onnx)
-    with pytest.raises(ModebridgeError, match="has none; export it with --coverage"):
+    with pytest.raises(ModebridgeError, match="has none; call `conformal"):
         file.predict_sets(images(1))
     assert file.predict(images(5)).min() >= 0
 

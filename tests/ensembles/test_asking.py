@@ -157,7 +157,7 @@ def whole():
         (BATCH[0], r"got \(1, 8, 8\) of torch.float32 and .* images\[None\]"),
         (BATCH.to("meta"), "to be on cpu, where the ensemble is, but got meta; move them"),
         (BATCH.numpy(), "a tensor or a dict of tensors, but got ndarray; convert arrays with torch.from_numpy"),
-        ([*BATCH], "but got list; .* stack lists of images with torch.stack"),
+        ([*BATCH], "but got list; .* and a loader to `evaluate`"),
         ({"images": BATCH, "flag": True}, "'flag' you passed to be a tensor, but got bool"),
         ({"picture": BATCH}, "unexpected keyword argument 'picture'"),
         ({}, "the inputs you passed to hold images, but got none"),

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import modebridge as mb
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped, frozen_copy, run
 from modebridge.nets.quirks import plain_attention
@@ -107,3 +108,30 @@ def test_threads_leave_torch_s_switches_as_they_were():
     assert inside.is_set()
     assert torch.backends.mha.get_fastpath_enabled()
     assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.filterwarnings("ignore")  # these networks are not trained
+def test_layers_of_torchs_encoder_can_be_read_with_a_padding_mask() -> None:
+    """In evaluation it passes nested tensors from layer to layer, without padding; ours are padded with zeros."""
+
+    class Texts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 8)
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            read = self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+            return self.head(read.mean(dim=1))
+
+    net, mask = Texts().eval(), torch.arange(6) < torch.tensor([[6], [4], [2]])
+    batch = {"input_ids": torch.arange(18).view(3, 6) % 9, "attention_mask": mask.long()}
+    with torch.no_grad():
+        _, features = Tapped(net, ["encoder.layers.1"])(batch)
+    (feature,) = features.values()
+    assert feature.shape == (3, 6, 8)
+    assert torch.equal(feature.abs().sum(dim=-1) > 0, mask)
+    train, modes = [{**batch, "labels": torch.arange(3)}], [net, Texts()]
+    bridge = mb.fit_bridge(net, modes, train, mb.TrainConfig(epochs=1, progress=False), tap="encoder.layers.1")
+    assert mb.Ensemble(net, modes[:1], [bridge])(batch).shape == (3, 3)

@@ -121,7 +121,7 @@ def test_a_threshold_is_of_validation_data_alone_and_keeps_to_its_cost_there() -
     top = found.calibrated(TWO[:1], "valid").amax(dim=-1)
     shares = [float((top < threshold).double().mean()) for threshold in thresholds]
     assert shares == pytest.approx([0.0, 0.1, 0.25, 0.5, 0.9, 1.0], abs=1 / len(top))
-    with pytest.raises(ModebridgeError, match=r"at least the base's 1, but got 0\.9"):
+    with pytest.raises(ModebridgeError, match=r"that of the first network, but got 0\.9"):
         found.threshold(TWO, 0.9)
 
 

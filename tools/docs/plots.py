@@ -21,7 +21,7 @@ FOLDER = ROOT / "docs" / "plots"
 
 NETWORKS = "one, two, ... networks"
 DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
-    "CIFAR-10": (
+    "CIFAR-10, FRN": (
         "cifar10-frn",
         {
             NETWORKS: [" + ".join(f"mode-{k}" for k in range(m)) for m in (1, 2, 3)],

@@ -150,7 +150,7 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
     for file in (names, annotations):
         if not file.is_file():
             raise ModebridgeError(
-                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; pass the folder tiny-imagenet-200 (--data DIR)."
+                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; pass tiny-imagenet-200 (--data DIR)."
             )
     classes = sorted(names.read_text(encoding="utf-8").split())
     number = {name: label for label, name in enumerate(classes)}

@@ -43,6 +43,10 @@ class Answer(NamedTuple):
     sets: Array | None = None
     answered: Array | None = None
 
+    def __repr__(self) -> str:
+        shapes = {name: tuple(array.shape) for name, array in self._asdict().items() if array is not None}
+        return f"Answer({', '.join(f'{name} {shape}' for name, shape in shapes.items())})"
+
 
 class DeployedEnsemble:
     """An exported ensemble: maps images (or tokens, by name) to an answer. Thread-safe.

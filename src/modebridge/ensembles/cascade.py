@@ -64,7 +64,8 @@ class Cascade(Predictor):
 
     def __repr__(self) -> str:
         threshold = None if self._threshold is None else round(self._threshold, 4)
-        return f"Cascade({self.ensemble}, threshold={threshold})"
+        rules = f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
+        return f"Cascade({self.ensemble}, threshold={threshold}{rules})"
 
     @property
     def threshold(self) -> float:
@@ -109,6 +110,7 @@ class Cascade(Predictor):
         return self
 
     def save(self, path: object) -> None:
+        """Refused: says what to do instead."""
         raise ModebridgeError(
             "Expected an Ensemble to save, but got a Cascade; save its `ensemble` and keep its `threshold`, or write "
             "one file with `export`."
@@ -124,7 +126,7 @@ class Cascade(Predictor):
     def answer(self, images: Inputs, what: str = "you passed") -> tuple[Tensor, Tensor]:
         """The probabilities with classes as the last axis, and which images (B,) used all members."""
         self.check_evaluating()
-        check_inputs(images, self.ensemble._tokens, what)
+        images = check_inputs(images, self.ensemble._tokens, what)
         ensemble, (first, output) = self.ensemble, self._alone(images)
         unsure = confidence_of(first) < self.threshold
         rows = unsure.nonzero()[:, 0]

@@ -7,24 +7,25 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import IMAGES, advice_for, check_type
+from modebridge.batches import IMAGES, advice_for, check_type, label_key
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
 TOKENS = (torch.int64, torch.int32)
 
 
-def check_inputs(given: object, tokens: bool, what: str) -> None:
-    """Raise an error for inputs that are not tensors, and for unscaled images; values are not read."""
+def check_inputs(given: Inputs, tokens: bool, what: str) -> Inputs:
+    """The inputs without labels; raises an error unless they are tensors of scaled images. Values are not read."""
     if isinstance(given, Tensor):
         if not (tokens and given.dtype in TOKENS):
             check_type(given, IMAGES, what)
-        return
+        return given
     if not isinstance(given, Mapping):
         raise ModebridgeError(
             f"Expected the images {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
-            "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
+            "convert arrays with torch.from_numpy, pass the images of a pair alone, and a loader to `evaluate`."
         )
+    given = {name: tensor for name, tensor in given.items() if name != label_key(given)}
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise ModebridgeError(
@@ -35,6 +36,7 @@ def check_inputs(given: object, tokens: bool, what: str) -> None:
         raise ModebridgeError(
             f"Expected the inputs {what} to hold images, but got none; pass a tensor, or several by name."
         )
+    return given
 
 
 def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:

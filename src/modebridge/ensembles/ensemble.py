@@ -131,7 +131,7 @@ class Ensemble(Predictor):
     def table(self, images: Inputs, what: str = "you passed") -> Tensor:
         """The same with classes as the last axis, (M, B, *P, K)."""
         self.check_evaluating()
-        check_inputs(images, self._tokens, what)
+        images = check_inputs(images, self._tokens, what)
         if tracing():
             return self._run(images)
         try:

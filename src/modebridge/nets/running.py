@@ -209,6 +209,8 @@ def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
     }
     bare = copy.deepcopy(net, empty).train(training)
     for module in bare.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # features of its layers would be nested tensors, which have no shape
         for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, _Reader)]:
             del module._forward_hooks[key]
     if training:

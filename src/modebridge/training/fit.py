@@ -11,7 +11,7 @@ from modebridge.baselines import Baseline
 from modebridge.batches import check_loader, first_batch, is_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, has_statistics, refresh_statistics, to_mode
+from modebridge.modes import Mode, check_net, has_statistics, refresh_statistics, to_mode
 from modebridge.nets import frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checks import (
@@ -56,6 +56,8 @@ def fit_modes(
     check_config(config)
     if isinstance(nets, nn.Module):
         raise ModebridgeError("Expected a list of networks, but got one module; put it in a list.")
+    for net in nets:
+        check_net(net)
     check_loader(train, "train")
     one_for_all = not isinstance(train, Sequence) or any(is_batch(item) for item in train[:1])
     loaders: Sequence[Batches] = [train] * len(nets) if one_for_all else train  # type: ignore[list-item,assignment]

@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge import seeds as random
 from modebridge.batches import Mapped, check_loader, first_batch
-from modebridge.ensembles import Ensemble
+from modebridge.ensembles import Cascade, Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
 from modebridge.modes import Mode, check_modes, to_mode
@@ -35,7 +35,7 @@ STUDENT_MIXUP = 1.0  # the default alpha for students
 
 def distill(
     net: nn.Module,
-    teachers: Sequence[Teacher] | Teacher,
+    teachers: Sequence[Teacher] | Teacher | Cascade,
     train: Batches,
     config: TrainConfig = DEFAULT,
     *,
@@ -69,6 +69,8 @@ def distill(
     >>> ensemble = Ensemble(net, [distill(net, teachers, train)])
     """
     check_config(config)
+    if isinstance(teachers, Cascade):
+        teachers = teachers.ensemble
     teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
     teachers = tuple(one if isinstance(one, Ensemble) else to_mode(net, one) for one in teachers)
     if not teachers:
