@@ -131,6 +131,16 @@ def test_timm_s_own_checkpoint(tmp_path):
     assert load_checkpoint(NET, file, ema=False).id == MODE.id
 
 
+def test_a_wrapper_with_constants_loads_what_was_saved_without_it(tmp_path):
+    """As when the normalization of a loader becomes the first layer of a network that is trained already."""
+    torch.save(STATE, tmp_path / "bare.pth")
+    first = nn.Module()
+    first.register_buffer("mean", torch.tensor(0.4))
+    mode = load_checkpoint(nn.Sequential(first, NET), tmp_path / "bare.pth")
+    assert all(torch.equal(mode.state[f"1.{name}"], tensor) for name, tensor in MODE.state.items())
+    assert mode.state["0.mean"] == torch.tensor(0.4)
+
+
 def test_several_networks(tmp_path):
     ids = [MODE.id, OTHER.id]
     torch.save([STATE, AVERAGE], tmp_path / "list.pt")

@@ -98,6 +98,8 @@ def best_first(setting: Setting, modes: list[Mode], names: Sequence[str]) -> lis
 
 def _place(options: RunOptions, recipe: Recipe, seed: int) -> Path:
     """The run folder's path."""
+    if options.out is None and options.recipe and (Path(options.recipe) / RECIPE).is_file():
+        return Path(options.recipe)
     return options.out or Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
@@ -155,8 +157,10 @@ def run(options: RunOptions, on: str | None = None) -> None:
     cascades = " --cascades" if best is not None and best.average_cost is not None else ""
     console.next_steps(
         (f"{program()} advise {place} --budget 1.2{cascades}", "which members to use, for a cost that you choose"),
-        (f"{program()} export {place} {file}", "what advise recommends, as one file"),
-        (f"{program()} predict {file} --examples", "classify images with it") if recipe.data.name == "digits" else None,
+        None if cascades else (f"{program()} export {place} {file}", "what advise recommends, as one file"),
+        (f"{program()} predict {file} --examples", "classify images with it")
+        if recipe.data.name == "digits" and not cascades
+        else None,
     )
 
 

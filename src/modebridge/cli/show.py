@@ -96,7 +96,8 @@ def show_cost(recipe: Recipe, *, paper: bool) -> None:
     norm = f" {recipe.norm}" if setting.network.spec is not None else ""  # others have their own
     table = plain_table(f"{recipe.name}{norm}", "M MACs", "M params", "FLOPs", "params", *extra)
     for record in records:
-        cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
+        millions = [record[key] / 1e6 for key in ("flops", "params")]
+        cells = [f"{one:,.1f}" if one >= 100 else f"{one:.3g}" for one in millions]
         keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
         table.add_row(record["name"], *cells, *(f"x{record[key]:.3f}" if key in record else "" for key in keys))
     console.print(table)
@@ -147,7 +148,7 @@ def advise_run(
     note("Reading the predictions of all members ...")
     with naming_damage(folder):
         recipe, _ = find_recipe_of(folder)
-        table = read_answers(folder)
+        table = read_answers(folder, planned=True)
     missing = missing_members(folder, recipe, table)
     warn(*missing, *doubts(folder))
     if max_loss is not None and not 0 < max_loss < 100:
@@ -208,8 +209,9 @@ def advise_run(
         f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
         f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
         f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared, the best of each size is "
-        f"shown{'' if advice.cascade or max_loss is not None else '; --cascades compares cascades too'}. The lowest of "
-        f"so many NLLs is about {advice.optimism:.4f} lower than it will be on new images."
+        f"shown{'' if advice.cascade or max_loss is not None else '; --cascades compares cascades too'}. Being the "
+        f"lowest of so many makes an NLL look about {advice.optimism:.4f} lower; that validation images are few comes "
+        "on top."
     )
     if len(table.valid_labels) < FEW:
         console.print(f"{plural(len(table.valid_labels), 'validation image')} can tell only large differences apart.")

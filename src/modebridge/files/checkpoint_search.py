@@ -85,9 +85,12 @@ def find_places(
         raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; use another.")
     containers = dict(_containers(raw, what))
     names = _names(net)
-    places = _places(containers, raw, names)
+    places, constants = _places(containers, raw, names), set[str]()
     if not places:
-        # Perhaps the network is wrapped here (`Logits(net)`), and in the file it is not.
+        # Perhaps the network is wrapped here (`Logits(net)`, `Sequential(Normalize(), net)`), and not in the file.
+        trained = {_bare(name).partition(".")[0] for name in params}
+        constants = {name for name in buffers if _bare(name).partition(".")[0] not in trained}
+        names = {name: full for name, full in names.items() if name.partition(".")[0] in trained}
         columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
         shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
         places = _places(containers, raw, {".".join(name.split(".")[shared:]): full for name, full in names.items()})
@@ -100,7 +103,7 @@ def find_places(
         places = inside
     for place in places:
         place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]
-    _complete(places, wanted, set(buffers))
+    _complete(places, wanted, set(buffers), constants)
     fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
     if not fitting:
         raise ModebridgeError(_difference(places, wanted, containers, net, what))
@@ -185,14 +188,15 @@ def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, o
     return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
 
 
-def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> None:
-    """Add buffers that some formats omit: batch counts, and in averages of parameters all buffers."""
+def _complete(places: Sequence[Place], wanted: Params, buffers: set[str], constants: set[str]) -> None:
+    """Add buffers that some formats omit: batch counts, constants of a wrapper, and in averages of parameters all."""
     plain: list[Place] = []
     for place in sorted(places, key=lambda place: place.averaged):
         if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(wanted)):
             place.tensors |= {name: plain[0].tensors[name] for name in place.missing(wanted)}
         for name in place.missing(wanted):
-            if name.endswith("num_batches_tracked"):  # as torch does for files older than this buffer
+            # Batch counts as torch does for files older than this buffer.
+            if name in constants or name.endswith("num_batches_tracked"):
                 place.tensors[name] = wanted[name].detach()
         if not place.averaged and place.fits(wanted):
             plain = _distinct([*plain, place])

@@ -84,7 +84,8 @@ def _worth(row: Row, rows: Sequence[Row]) -> str:
     ensembles = [other for other in rows if other.family == rows[0].family]
     own, levels = round(row.scores.nll, 3), [round(other.scores.nll, 3) for other in ensembles]
     if not helps(row):
-        return f"is not clearly better than one network: NLL {own:.3f}, one network {levels[0]:.3f}"
+        how = "worse" if row.scores.intervals.get("gain", (0.0, 0.0))[1] < 0 else "not clearly better"
+        return f"is {how} than one network: NLL {own:.3f}, one network {levels[0]:.3f}"
     reached = [k for k, level in enumerate(levels) if own <= level]
     if max(reached) == 0:
         share = f"{closed_gap(levels[0], own, levels[1]):.0%}"

@@ -69,7 +69,8 @@ def ensemble_of(
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
     rows = {row.name: row.members for row in row_plans(recipe) if row.average_cost is None}
-    named = [name for row in members or advise(answers, BUDGET).chosen.members for name in rows.get(row, [row])]
+    chosen = members or advise(read_answers(run, planned=True), BUDGET).chosen.members
+    named = [name for row in chosen for name in rows.get(row, [row])]
     names = _ordered(answers, named)
     if (average_cost is not None or threshold is not None) and len(names) < 2:
         raise ModebridgeError(

@@ -59,8 +59,8 @@ def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
     return warnings
 
 
-def read_answers(folder: RunFolder) -> LogitTable:
-    """The predictions of the members of a run folder.
+def read_answers(folder: RunFolder, *, planned: bool = False) -> LogitTable:
+    """The predictions of the members of a run folder; if `planned`, without those that only studies have made.
 
     Members that do not belong to the present run are left out: those scored on other images, those made from modes
     that have been replaced, those of modes that the recipe no longer has, and those that it now makes from other
@@ -84,7 +84,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
         # Heads depend on the number of modes.
         needed = {one.name for one in member.made_from(recipe[0])} if recipe else set()
         foreign = recipe and (not member.belongs(recipe[0]) or meta["parents"].keys() not in (set(), needed))
-        if replaced or unread or foreign:
+        if replaced or unread or foreign or (planned and recipe and member not in members_of(recipe[0])):
             del found[member]
     if ModeMember(0) not in found:
         raise _unfinished(folder, ModeMember(0).name)
