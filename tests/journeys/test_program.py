@@ -100,7 +100,7 @@ def test_a_run_says_where_its_report_is(folder):
     for words in ("one network ", "one network + 1 bridge ", "cascade of two networks", "two networks "):
         assert words in answer.stdout
     assert f"Page: {out / 'report.html'} (all 11 rows, and the figures)" in answer.stdout
-    assert f"  modebridge export {out} digits.onnx" in answer.stdout
+    assert f"  modebridge advise {out} --budget 1.2" in answer.stdout
     assert "modes: done" in answer.stderr
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
