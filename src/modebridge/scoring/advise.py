@@ -28,8 +28,6 @@ SHORTLIST = 16
 """Combinations of each size that are calibrated: the search itself compares them without a temperature."""
 CHUNK = 10_000_000
 """Maximum number of probabilities averaged at once."""
-CLEARLY = 0.9
-"""At this share of the cost, and with a lower NLL, another combination is to be preferred."""
 EPSILON = 1e-9
 """Tolerance when comparing a cost, a sum of floats, with a budget."""
 
@@ -75,10 +73,9 @@ def advise(
 
     A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
     It must be significantly better than the first mode, also given how many were compared, and not significantly worse
-    than the best one, by paired bootstraps of the NLL; and no other may cost a tenth less or still less and have a
-    lower NLL. Of these, the one with the most members is chosen, and then the lowest NLL. If there is none, it is the
-    first mode alone. (The lowest of many scores on a few hundred images is mostly lucky: the most members were better
-    on new images than the lowest NLL or the cheapest.)
+    than the best one, by paired bootstraps of the NLL; and no other may cost as much or less and have a lower NLL. Of
+    these, the one with the most members is chosen, and then the lowest NLL. If there is none, it is the first mode
+    alone: the lowest of many scores on a few hundred images is mostly lucky.
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
@@ -125,7 +122,7 @@ def advise(
     cost = [sum(prices[name] for name in members) for members, _ in plain]
 
     def beaten(k: int) -> bool:
-        return better(best, k) or any(cost[j] <= CLEARLY * cost[k] and nlls[j] < nlls[k] for j in helpful)
+        return better(best, k) or any(cost[j] <= cost[k] + EPSILON and nlls[j] < nlls[k] for j in helpful)
 
     safe = [k for k in helpful if not beaten(k)]
     chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
