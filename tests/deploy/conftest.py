@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modebridge.deploy import Calibration, export
-from modebridge.ensembles import AnswerRule, SetRule
-from modebridge.scoring import ALL
+from modebridge.ensembles import ALL, AnswerRule, SetRule
 from tests.deploy.scenes import ensemble, images, tied
 
 FITTED = Calibration(0.8, 1.3, SetRule(0.9, "aps", [-0.4], 99), AnswerRule(0.5, 0.1, 0.95, 0.5, 99))

@@ -38,6 +38,7 @@ def test_the_others_run_only_where_they_are_needed() -> None:
     both.bases[1].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     _, unsure = cascade.answer(VALID[0][0])
     assert seen == [int(unsure.sum())]
+    assert seen[0] <= 32 // 4, "never more than the average cost allows"
     scores = mb.evaluate(cascade, VALID)
     share = float(unsure.double().mean())
     whole = cost(both, VALID[0][0]).relative_flops

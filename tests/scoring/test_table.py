@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from modebridge.ensembles import ALL
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import ALL, LogitTable, MemberCost, Row, dee
+from modebridge.scoring import LogitTable, MemberCost, Row, dee
 
 TWO = ["mode-0", "mode-1"]
 BRIDGED = ["mode-0", "I-0-1-small"]

@@ -20,14 +20,14 @@ from modebridge.batches import map_inputs, size_of, take_rows
 from modebridge.bridges import build_bridge
 from modebridge.cli.terminal import Screen, listed, say, warn
 from modebridge.deploy import DeployedEnsemble, export
-from modebridge.ensembles import Ensemble
+from modebridge.ensembles import ALL, Ensemble
 from modebridge.errors import ModebridgeError, install, plural
 from modebridge.members import Setting, SmallNetwork, parse_member, row_plans
 from modebridge.modes import Mode
 from modebridge.recipes import check_recipe, read_recipe
 from modebridge.report import plain_table
 from modebridge.runs import existing, find_recipe_of, machine, setting_for
-from modebridge.scoring import ALL, cost
+from modebridge.scoring import cost
 from modebridge.seeds import generator
 from modebridge.types import Inputs
 

@@ -17,7 +17,7 @@ from modebridge.deploy.inputs import ANY, Array, check_example
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
 from modebridge.deploy.module import Calibration, EnsembleModule, export_program, quiet
 from modebridge.deploy.onnx import write_onnx
-from modebridge.ensembles import AnswerRule, Cascade, Ensemble, SetRule, average, cascaded, fit_temperature, scale
+from modebridge.ensembles import ALL, AnswerRule, Cascade, Ensemble, SetRule, average, cascaded, fit_temperature, scale
 from modebridge.ensembles.decisions import class_scores
 from modebridge.ensembles.forward import confidence_of
 from modebridge.ensembles.temperature import sampled
@@ -26,7 +26,6 @@ from modebridge.files.atomic import write_file
 from modebridge.matching import are_tokens, image_size
 from modebridge.nets import classes_last, second
 from modebridge.nets.quirks import FAILED
-from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
 EXTRAS = ("members", "entropy", "mutual_information")

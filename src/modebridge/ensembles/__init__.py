@@ -9,12 +9,14 @@ from modebridge.ensembles.decisions import (
 )
 from modebridge.ensembles.ensemble import Ensemble as Ensemble
 from modebridge.ensembles.forward import (
+    ALL as ALL,
     Bases as Bases,
     EvaluationOnly as EvaluationOnly,
     Mean as Mean,
     Output as Output,
     average as average,
     cascaded as cascaded,
+    deferring as deferring,
     features_of as features_of,
     member_logits as member_logits,
     probabilities_of as probabilities_of,

@@ -14,6 +14,7 @@ from modebridge.ensembles.forward import (
     Output,
     average,
     confidence_of,
+    deferring,
     member_logits,
     probabilities_of,
 )
@@ -106,7 +107,7 @@ class Cascade(Predictor):
                 )
             share = (average_cost - 1) / (most - 1)
             sure = [confidence_of(self._alone(check_batch(item, "valid")[0])[0]) for item in valid]
-            self.threshold = float(torch.cat(sure).double().quantile(share)) if share < 1 else 2.0
+            self.threshold = deferring(torch.cat(sure), share)
         return self
 
     def save(self, path: object) -> None:

@@ -34,6 +34,9 @@ Output: TypeAlias = tuple[Tensor, Mapping[str, Tensor]]
 Mean: TypeAlias = Literal["probability", "logarithmic"]
 """How members are averaged: the mean of their probabilities, as in the paper, or of their log probabilities."""
 
+ALL = 2.0
+"""A threshold above any confidence: every image uses all members."""
+
 
 class Bases(Generic[K]):
     """One network with the weights of several modes; each runs once per batch.
@@ -131,6 +134,16 @@ def confidence_of(probabilities: Tensor) -> Tensor:
     """The top probability of each image (B,), the mean over its places if it has several."""
     top = probabilities.amax(dim=-1)
     return top if top.dim() == 1 else top.flatten(1).mean(dim=-1)
+
+
+def deferring(confidence: Tensor, share: float) -> float:
+    """The highest threshold that at most a share of these confidences (N,) are below; images of equal ones are alike.
+
+    >>> deferring(torch.tensor([0.9, 0.5, 0.7, 0.8]), 0.6)
+    0.800000011920929
+    """
+    most = int(share * len(confidence) + 1e-9)
+    return float(confidence.sort().values[most]) if most < len(confidence) else ALL
 
 
 class EvaluationOnly(nn.Module):

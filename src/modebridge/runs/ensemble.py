@@ -13,7 +13,7 @@ from torch import Tensor
 from modebridge.baselines import MeanOfMembers
 from modebridge.bridges import Bridge
 from modebridge.deploy import Calibration
-from modebridge.ensembles import AnswerRule, Ensemble, SetRule
+from modebridge.ensembles import ALL, AnswerRule, Ensemble, SetRule
 from modebridge.errors import ModebridgeError, near
 from modebridge.files import Card, describe, read_folder, save
 from modebridge.files.atomic import FILES
@@ -24,7 +24,7 @@ from modebridge.report import markdown_table
 from modebridge.runs.plan import existing, find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
-from modebridge.scoring import ALL, LogitTable, Row, Scored, advise
+from modebridge.scoring import LogitTable, Row, Scored, advise
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""

@@ -10,7 +10,7 @@ from modebridge.scoring.cost import (
     module_cost as module_cost,
 )
 from modebridge.scoring.evaluate import evaluate as evaluate, predict as predict
-from modebridge.scoring.logit_table import ALL as ALL, LogitTable as LogitTable
+from modebridge.scoring.logit_table import LogitTable as LogitTable
 from modebridge.scoring.profile import (
     CurvePoint as CurvePoint,
     barrier as barrier,

@@ -9,14 +9,11 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.ensembles import SetRule, average, cascaded, fit_temperature, scale
+from modebridge.ensembles import ALL, SetRule, average, cascaded, deferring, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import dee, interval_of, resampled_means, surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
-
-ALL = 2.0
-"""A threshold above any confidence: every image uses all members."""
 
 SETS = 0.9
 """The coverage of the sets in tables, fitted on the validation split."""
@@ -106,12 +103,8 @@ class LogitTable:
             )
         if whole <= average_cost:
             return ALL
-        # An image uses all members if its confidence is below the threshold: at ordered[n] the n lowest do. Images of
-        # equal confidence are treated alike, so the cost may be slightly below the limit.
-        ordered = self.calibrated(members[:1], "valid").amax(dim=-1).sort().values
-        most = int((average_cost - alone) / (whole - alone) * len(ordered) + 1e-9)
-        # If only rounding separates the cost from that of all images, all images use all members.
-        return float(ordered[most]) if most < len(ordered) else ALL
+        confidence = self.calibrated(members[:1], "valid").amax(dim=-1)
+        return deferring(confidence, (average_cost - alone) / (whole - alone))
 
     def cost(self, members: Sequence[str], deferred_share: float = 1.0) -> Cost:
         """The cost of some members, including modes that are read but are not members.
