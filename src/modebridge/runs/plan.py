@@ -34,11 +34,9 @@ def existing(path: Path | str, *, writes: bool = True) -> RunFolder:
 def _no_run(path: Path | str) -> ModebridgeError:
     if (Path("runs") / path / RECIPE).is_file():
         return ModebridgeError(f"Expected '{path}' to be a run folder; did you mean {Path('runs') / path}?")
-    place = Path(path).parent if Path(path).is_file() else Path(path)
-    why = "is a file" if place != Path(path) else f"has no {RECIPE}" if place.is_dir() else "does not exist"
-    return ModebridgeError(
-        f"Expected '{path}' to be a run folder, but it {why}; a run makes one: modebridge run --out {place}"
-    )
+    why = "is a file" if Path(path).is_file() else f"has no {RECIPE}" if Path(path).is_dir() else "does not exist"
+    hint = "pass one, such as runs/digits" if Path(path).exists() else f"a run makes one: modebridge run --out {path}"
+    return ModebridgeError(f"Expected '{path}' to be a run folder, but it {why}; {hint}")
 
 
 def recipe_in(folder: RunFolder) -> tuple[Recipe, int] | None:
