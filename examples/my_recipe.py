@@ -39,11 +39,12 @@ def make_net(classes: int, channels: int) -> torch.nn.Module:
 
 
 def my_data():
-    """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders.
+    """(train, valid, test): tensors, ImageSets or loaders; or (train, test), and validation images are split off train.
 
-    With --modes return (train, valid, test), with validation images that no checkpoint was trained on. Images for
-    `modebridge predict` and `serve` go from 0 to 1: if your loaders normalize, make that the network's first layer.
+    Validation images should be ones that no checkpoint was trained on. Images for `modebridge predict` and `serve` go
+    from 0 to 1: if your loaders normalize, make that the network's first layer.
     """
     digits = noisy_digits(0.7)
-    images = F.interpolate(digits.images, size=32, mode="bilinear").expand(-1, 3, -1, -1)
-    return (images[:700], digits.labels[:700]), (images[700:], digits.labels[700:])
+    images = F.interpolate(digits.images.clamp(0, 1), size=32, mode="bilinear").expand(-1, 3, -1, -1)
+    train, valid, test = zip(images.split([700, 400, 697]), digits.labels.split([700, 400, 697]))
+    return train, valid, test

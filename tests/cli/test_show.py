@@ -43,7 +43,7 @@ def test_advice_keeps_to_its_budgets(run: Path, unit: str, options: tuple[object
     # What was chosen on validation images is tested on others, and the score is that of every table.
     threshold = advice["chosen"]["threshold"]
     scored = read_answers(RunFolder(run, writes=False)).score(advice["chosen"]["members"], threshold=threshold)
-    assert f"On the test split, which played no part in the choice, its NLL is {scored.nll:.4f}" in shown
+    assert f"Its NLL on the test images, which played no part in the choice, is {scored.nll:.4f}" in shown
     assert advice["test"]["nll"] == scored.nll
     export = f"modebridge export {run} fast.onnx --members {','.join(advice['chosen']['members'])}"
     assert advice["export"] == export + (f" --threshold {threshold:.8g}" if threshold else "")

@@ -166,7 +166,7 @@ def advise_run(
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
     absent = absent_weights(folder, recipe, chosen.members)
     threshold = "" if chosen.threshold is None else f" --threshold {chosen.threshold:.8g}"
-    command = f"{program()} export {path} fast.onnx --members {','.join(chosen.members)}{threshold}"
+    command = f"{program()} export {path} {recipe.name}.onnx --members {','.join(chosen.members)}{threshold}"
     export = f"Next: {command}"
     if absent:
         export = (
@@ -199,30 +199,33 @@ def advise_run(
         cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         lines.add_row(mark, *cells, _described(choice, recipe))
     console.print(lines)
-    why = f"the most members that are significantly better than {first} and not beaten by what costs less"
+    nothing, few = chosen.members == (one,), len(table.valid_labels) < FEW
+    why = f"significantly better than {first}, with the most members that nothing at their cost or less beats"
     if cascade:
-        why = "significantly better than the best choice without a cascade"
+        why = "significantly better than every choice without a cascade"
     elif len(chosen.members) == 1:
-        why = f"significantly better than {first}, and nothing larger is worth its cost"
-        why = "nothing is significantly better" if chosen.members == (one,) else why
+        why = "nothing else is significantly better" if nothing else f"significantly better than {first}"
     console.print(
-        f"* Use {use}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
-        f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}: {why}, within x{budget:g}. "
-        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared, the best of each size is "
-        f"shown{'' if advice.cascade or max_loss is not None else '; --cascades compares cascades too'}. Being the "
-        f"lowest of so many makes an NLL look about {advice.optimism:.4f} lower; that validation images are few comes "
-        "on top."
+        f"* Use {use}{' of the images' if cascade else ''} (x{advice.cost(chosen):.3f}{' on average' if cascade else ''}"
+        f", budget x{budget:g}): {why}, on {plural(len(table.valid_labels), 'validation image')}."
     )
-    if len(table.valid_labels) < FEW:
-        console.print(f"{plural(len(table.valid_labels), 'validation image')} can tell only large differences apart.")
+    if few:
+        hint = ": pass more, or choose yourself with `export --members`" if nothing else ""
+        console.print(f"So few images can tell only large differences apart{hint}.")
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
         console.print(kept if cascade else "No cascade within the budget keeps that loss and has a lower NLL.")
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
+    beside = "" if nothing else f"; {first} has {alone.nll:.4f} and {100 * alone.accuracy:.2f} %"
     console.print(
-        f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}). On the test split, which "
-        f"played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), accuracy "
-        f"{100 * tested.accuracy:.2f} %; {first} alone has NLL {alone.nll:.4f}, accuracy {100 * alone.accuracy:.2f} %."
+        f"Its NLL on the test images, which played no part in the choice, is {tested.nll:.4f} ({low:.4f} to "
+        f"{high:.4f}), its accuracy {100 * tested.accuracy:.2f} %{beside}."
+    )
+    more = "" if advice.cascade or max_loss is not None else " --cascades compares cascades too."
+    console.print(
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared, the best of each size is "
+        f"shown; the lowest validation NLL of so many looks about {advice.optimism:.4f} too low.{more}",
+        style="dim",
     )
     console.print(export, soft_wrap=True)
 

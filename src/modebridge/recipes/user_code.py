@@ -147,9 +147,11 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) and "." not in (error.name or ".") else None
         lines = [one.lineno for one in extract_tb(error.__traceback__) if one.filename == str(path)]
         at = f" in line {lines[-1]}" if lines else ""
+        hint = f"install {missing}" if missing else "fix it, or see all of it with --debug"
+        if "torchvision::" in str(error):  # built for another torch
+            hint = "install matching versions of torch and torchvision"
         raise ModebridgeError(
-            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'{at}; "
-            f"{f'install {missing}' if missing else 'fix it, or see all of it with --debug'}."
+            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'{at}; {hint}."
         ) from error
     finally:
         sys.path.remove(str(path.parent))

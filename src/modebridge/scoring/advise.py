@@ -104,6 +104,7 @@ def advise(
     if cascades or max_loss is not None:
         larger = [one for some in search.by_size(budget + 1, NARROW) for one in some if len(one) > 1]
         others = search.cascades(larger, budget, max_loss)
+        looked_at += len(others)
     candidates = [*plain, *others]
     tables = (table.calibrated(members, "valid", threshold=threshold) for members, threshold in candidates)
     losses = torch.stack([surprisals(one, table.valid_labels) for one in tables], dim=1)
