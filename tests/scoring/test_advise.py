@@ -53,8 +53,16 @@ def by_the_rule(found: LogitTable, budget: float, prices: dict[str, float] | Non
     others = [k for k in range(len(sets)) if k != base]
     critical = np.quantile(((gains - gain)[:, others] / spread[others]).max(1), 0.95) if others else np.inf
     worse = [np.quantile(draws[:, k] - draws[:, best], 0.025) > 0 for k in range(len(sets))]
-    safe = [k for k in others if gain[k] > critical * spread[k] and not worse[k]]
-    return sets[max(safe, key=lambda k: (len(sets[k]), -levels[k]), default=base)]
+    paid = prices or {name: cost.flops / found.costs["mode-0"].flops for name, cost in found.costs.items()}
+    cost = [sum(paid[name] for name in some) for some in sets]
+    helpful = [k for k in others if gain[k] > critical * spread[k]]
+    safe = [
+        k
+        for k in helpful
+        if not worse[k] and not any(cost[j] < cost[k] + 1e-9 and levels[j] < levels[k] for j in helpful)
+    ]
+    instead = min((k for k in range(len(sets)) if cost[k] < cost[base] + 1e-9), key=levels.__getitem__)
+    return sets[max(safe, key=lambda k: (len(sets[k]), -levels[k]), default=instead)]
 
 
 @pytest.mark.parametrize("budget", [1.0, 1.1, 2.0, 2.2, 9.0])
@@ -164,5 +172,6 @@ def test_cascades_with_a_limited_loss() -> None:
     assert chosen.threshold >= cascade_threshold(first, full, found.valid_labels, 0.05), "for all cascades at once"
     assert accuracy(full, found.valid_labels) - chosen.accuracy < 0.05
     assert advise(found, 1.9).chosen.threshold is None
-    with pytest.raises(ModebridgeError, match="images without a loss are needed"):
-        advise(many(3, 1, n=100), 1.9, max_loss=0.001)
+    few = advise(many(3, 1, n=100), 1.9, max_loss=0.001)
+    assert few.cascade is None
+    assert "images without a loss are needed" in few.refused

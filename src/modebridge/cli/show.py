@@ -204,17 +204,17 @@ def advise_run(
     if cascade:
         why = "significantly better than every choice without a cascade"
     elif len(chosen.members) == 1:
-        why = "nothing else is significantly better" if nothing else f"significantly better than {first}"
-    console.print(
-        f"* Use {use}{' of the images' if cascade else ''} (x{advice.cost(chosen):.3f}{' on average' if cascade else ''}"
-        f", budget x{budget:g}): {why}, on {plural(len(table.valid_labels), 'validation image')}."
-    )
+        why = "the lowest NLL of one network, and nothing larger is significantly better"
+    use += " of the images" if cascade else ""
+    price = f"x{advice.cost(chosen):.3f}{' on average' if cascade else ''}, budget x{budget:g}"
+    console.print(f"* Use {use} ({price}): {why}, on {plural(len(table.valid_labels), 'validation image')}.")
     if few:
         hint = ": pass more, or choose yourself with `export --members`" if nothing else ""
         console.print(f"So few images can tell only large differences apart{hint}.")
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
-        console.print(kept if cascade else "No cascade within the budget keeps that loss and has a lower NLL.")
+        none = advice.refused or "none within the budget keeps that loss and has a lower NLL."
+        console.print(kept if cascade else f"No cascade: {none}")
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
     beside = "" if nothing else f"; {first} has {alone.nll:.4f} and {100 * alone.accuracy:.2f} %"
     console.print(

@@ -59,7 +59,12 @@ class RunFolder:
         """The recipe of the last run here, until this one has made something."""
         if not self.writes and self.path.is_dir():
             return
-        if self.path.is_dir() and not (self.path / RECIPE).exists() and not self.work.exists() and any(self.path.iterdir()):
+        if (
+            self.path.is_dir()
+            and not (self.path / RECIPE).exists()
+            and not self.work.exists()
+            and any(self.path.iterdir())
+        ):
             raise ModebridgeError(
                 f"Expected '{self.path}' to be a run folder, or empty, but it holds other files; choose another folder "
                 "with --out."

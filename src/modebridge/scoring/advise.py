@@ -45,6 +45,7 @@ class Advice:
         exact: whether these are all combinations within the budget; otherwise the best ones of each size were extended.
         optimism: how much lower the lowest of the compared NLLs is expected to be than on new images, because it is the
             lowest (by the bootstrap).
+        refused: why there is no cascade of a limited loss, if there is none.
     """
 
     chosen: Scored
@@ -54,6 +55,7 @@ class Advice:
     looked_at: int
     exact: bool
     optimism: float
+    refused: str = ""
 
     def cost(self, scored: Scored) -> float:
         """The cost of a combination in networks, by `prices`; for a cascade the average over the images."""
@@ -74,8 +76,8 @@ def advise(
     A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
     It must be significantly better than the first mode, also given how many were compared, and not significantly worse
     than the best one, by paired bootstraps of the NLL; and no other may cost as much or less and have a lower NLL. Of
-    these, the one with the most members is chosen, and then the lowest NLL. If there is none, it is the first mode
-    alone: the lowest of many scores on a few hundred images is mostly lucky.
+    these, the one with the most members is chosen, and then the lowest NLL. If there is none, it is the lowest NLL at
+    the cost of the first mode or less: the lowest of many scores on a few hundred images is mostly lucky.
 
     Args:
         table: logits of modes and bridges; networks on curves, which are only targets, are left out.
@@ -83,7 +85,7 @@ def advise(
         prices: cost of each member in networks; None uses relative FLOPs.
         cascades: whether to also consider cascades with this average cost, of up to one network more: a mode runs alone
             on images where it is confident, and all members run on the others. The best one is chosen if it is
-            significantly better than the choice without cascades.
+            significantly better than the choice without cascades, and better than all combinations.
         max_loss: the same, but with thresholds at which all of these cascades lose at most this share of the images,
             with a confidence of 95 %; see `cascade_threshold`.
     """
@@ -110,25 +112,29 @@ def advise(
     losses = torch.stack([surprisals(one, table.valid_labels) for one in tables], dim=1)
     means, nlls = resampled_means(losses), losses.mean(dim=0)
 
-    def better(k: int, than: int) -> bool:
-        """Whether one candidate has a significantly lower NLL than another."""
-        return interval_of(means[:, than] - means[:, k])[0] > 0
+    def better(among: range, than: int) -> list[int]:
+        """The candidates whose NLL is significantly lower than another one's, given how many are compared (max-T)."""
+        if not among:
+            return []
+        gains, gain = means[:, than, None] - means[:, among], nlls[than] - nlls[among]
+        spread = gains.std(dim=0).clamp_min(1e-12)
+        critical = ((gains - gain) / spread).amax(dim=1).quantile(0.95)
+        return [k for k, won in zip(among, gain > critical * spread, strict=True) if won]
 
-    # The gain over the first mode of all candidates together: the largest of many is large by chance (max-T).
-    gains, gain = means[:, :1] - means, nlls[0] - nlls
-    spread = gains.std(dim=0).clamp_min(1e-12)
-    critical = ((gains - gain) / spread)[:, 1 : len(plain)].amax(dim=1).quantile(0.95) if len(plain) > 1 else torch.inf
-    best = int(nlls[: len(plain)].argmin())
-    helpful = [k for k in range(1, len(plain)) if gain[k] > critical * spread[k]]
+    whole, split = range(len(plain)), range(len(plain), len(candidates))
     cost = [sum(prices[name] for name in members) for members, _ in plain]
+    best = min(whole, key=nlls.__getitem__)
+    helpful = better(whole[1:], 0)
 
     def beaten(k: int) -> bool:
-        return better(best, k) or any(cost[j] <= cost[k] + EPSILON and nlls[j] < nlls[k] for j in helpful)
+        cheaper = any(cost[j] <= cost[k] + EPSILON and nlls[j] < nlls[k] for j in helpful)
+        return cheaper or interval_of(means[:, k] - means[:, best])[0] > 0
 
     safe = [k for k in helpful if not beaten(k)]
-    chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=0)
-    cascade = len(plain) + int(nlls[len(plain) :].argmin()) if others else None
-    if cascade is not None and better(cascade, chosen):
+    instead = min((k for k in whole if cost[k] <= cost[0] + EPSILON), key=nlls.__getitem__)
+    chosen = max(safe, key=lambda k: (len(plain[k][0]), -float(nlls[k])), default=instead)
+    cascade = min(split, key=nlls.__getitem__, default=None)
+    if cascade in better(split, chosen) and nlls[cascade] < nlls[best]:
         chosen = cascade
     lucky = means.argmin(dim=1)
     optimism = float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean())
@@ -139,7 +145,7 @@ def advise(
     ranked = sorted(range(len(plain)), key=lambda k: float(nlls[k]))
     by_size = tuple(scored(next(k for k in ranked if plain[k][0] in some)) for some in sizes)
     shown = None if cascade is None else scored(cascade)
-    return Advice(scored(chosen), by_size, shown, prices, looked_at, exact, optimism)
+    return Advice(scored(chosen), by_size, shown, prices, looked_at, exact, optimism, "" if others else search.refused)
 
 
 class _Search:
@@ -156,7 +162,7 @@ class _Search:
             [logits.double().softmax(-1)[:, torch.arange(len(labels)), labels].sum(0) for logits in heads]
         )
         self._heads = torch.tensor([len(logits) for logits in heads], dtype=torch.float64)
-        self.looked_at = 0
+        self.looked_at, self.refused = 0, ""
         self.exact = True
 
     def by_size(self, budget: float, width: int = WIDTH) -> list[list[Names]]:
@@ -179,7 +185,6 @@ class _Search:
         """The cascades of combinations within an average cost, each starting with another mode."""
         table = self._table
         found: list[Candidate] = []
-        refused: ModebridgeError | None = None
         firsts = [(one, first) for one in combinations for first in one if not table.costs[first].reads]
         for members, first in firsts:
             ordered = (first, *(name for name in members if name != first))
@@ -191,14 +196,12 @@ class _Search:
                 try:
                     threshold = cascade_threshold(alone, full, table.valid_labels, max_loss, confidence)
                 except ModebridgeError as error:
-                    refused = error
+                    self.refused = str(error)
                     continue
             share = float((alone.amax(dim=1) < threshold).double().mean())
             cost = self._prices[first] + share * sum(self._prices[name] for name in ordered[1:])
             if 0 < share < 1 and cost <= budget + EPSILON:
                 found.append((ordered, threshold))
-        if refused is not None and not found:
-            raise refused
         return found
 
     def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
