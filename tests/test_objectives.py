@@ -166,5 +166,5 @@ def test_bad_objectives():
             BridgeObjective(net, bridges)
     with pytest.raises(ModebridgeError, match="mixup to be at least 0"):
         BridgeObjective(net, {"a": plans["labels"]}, -1.0)
-    with pytest.raises(ModebridgeError, match="at least one bridge"):
+    with pytest.raises(ModebridgeError, match="bridges by name to train, but got none"):
         fit_bridges(net, {}, loader())

@@ -21,6 +21,8 @@ IMAGES = "images"
 UNLABELED = 255
 """What data sets for segmentation write where there is no label."""
 
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 T = TypeVar("T")
 
 
@@ -207,7 +209,7 @@ def check_batch(item: object, what: str) -> Batch:
             f"Expected {what} to yield batches, but got one image and its label; wrap the data set in a "
             "torch.utils.data.DataLoader."
         )
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise ModebridgeError(
             f"Expected the labels of {what} to be integers of shape (B,), or (B, H, W) for pixels, but got {got}; pass "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -159,7 +159,11 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
     return {**params}, buffers, aliases
 
 
-def to_mode(net: nn.Module, given: Mode | nn.Module | Mapping[str, Any] | str | PathLike[str]) -> Mode:
+Trained: TypeAlias = Mode | nn.Module | Mapping[str, Any] | str | PathLike[str]
+"""What holds the weights of one network: a mode, a trained module, a state dict, or the path of a checkpoint."""
+
+
+def to_mode(net: nn.Module, given: Trained) -> Mode:
     """A mode from whatever holds one: a mode, a trained module, a state dict, or the path of a checkpoint."""
     if isinstance(given, Mode):
         return given

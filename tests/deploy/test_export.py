@@ -96,6 +96,15 @@ def test_the_metadata(own, cascade, package):
     assert (meta["classes"], meta["scores"], meta["about"]) == (["ant", "bee", "cow"], {"accuracy": 0.5}, "a test")
 
 
+def test_pixels_of_another_range_are_said_and_stored(own, tmp_path):
+    with pytest.warns(UserWarning, match="go from -1 to 2, but `predict` and `serve` pass pixels from 0 to 1"):
+        file = export(own, tmp_path / "a.onnx", torch.linspace(-1, 2, 128).view(2, 1, 8, 8))
+    assert file.meta["pixels"] == [-1, 2]
+    said = CliRunner().invoke(app, ["predict", str(file.path), "--examples"])
+    assert "Images go from -1 to 2" in said.stderr
+    assert export(own, tmp_path / "b.onnx", images(2), info={"pixels": (0, 255)}).meta["pixels"] == [0, 255]
+
+
 def test_any_client_of_onnx_runtime_can_leave_the_threshold_out(cascade, own):
     """And members that are not needed do not run: the profile lists every node that did, and no batch norm is left."""
     model = onnx.load(cascade.path)
@@ -153,7 +162,10 @@ def test_bad_questions_are_said(cascade):
         ({"example": images(1) * float("nan")}, "example to be finite"),
         ({"classes": ["one"]}, "one name per class, 10 names, but got 1"),
         ({"info": {"names": ["one"]}}, "one name per mode and bridge, 2 names, but got 1"),
-        ({"info": {"score": {}}}, "info to have names, scores, about or unit, but got 'score'; did you mean scores"),
+        (
+            {"info": {"score": {}}},
+            "info to have names, .*, but got 'score'; did you mean scores",
+        ),
         ({"info": {"scores": {"nll": torch.ones(1)}}}, "to store in '.*fast.onnx', but got 'Object of type Tensor"),
         ({"info": {"scores": {"accuracy": float("nan")}}}, "Expected finite numbers, .* to store in '.*fast.onnx'"),
         ({"outputs": ["entropies"]}, "extra outputs, but got 'entropies'; did you mean entropy"),

@@ -111,11 +111,14 @@ def test_bad_ensembles(parts):
         ((images, labels[:-1]), "as many labels as images in valid"),
         ((images, labels + 3), r"labels of valid to be in \[0, 3\)"),
         ((images, labels.float()), "labels of valid to be integers"),
+        ((images, labels > 0), "labels of valid to be integers"),
         ({"images": images}, "dicts of valid to hold labels"),
         ((images.expand(-1, 3, -1, -1), labels), "to run on the images of valid"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
             Ensemble(net, [ends[0]]).calibrate([item])
+    with pytest.warns(UserWarning, match="at its limit of 100: predictions are no better than chance"):
+        Ensemble(net, [ends[0]]).calibrate([(images, Ensemble(net, [ends[0]])(images).argmin(dim=1))])
     with pytest.raises(ModebridgeError, match="valid to have batches"):
         Ensemble(net, [ends[0]]).calibrate([])
     with pytest.raises(ModebridgeError, match="but got no sample"):

@@ -175,10 +175,16 @@ def test_folders(tmp_path):
     (tmp_path / "11").mkdir()
     (tmp_path / "12").mkdir()
     safetensors.torch.save_file(STATE, tmp_path / "11" / "model.safetensors")
-    assert [mode.id for mode in load_checkpoints(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id]
+    torch.save(OTHER.state, tmp_path / "12" / "best.pth")
+    assert [mode.id for mode in load_checkpoints(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id, OTHER.id]
     files = [str(tmp_path / "10.ckpt"), tmp_path / "2.pt"]
     assert [mode.id for mode in load_checkpoints(NET, files)] == [OTHER.id, MODE.id]
     assert load_checkpoints(NET, []) == []
+    torch.save({"state": {0: {"step": torch.ones(1)}}}, tmp_path / "optimizer.pt")
+    with pytest.raises(ModebridgeError, match=r"optimizer\.pt.*if it is no network, move it away"):
+        load_checkpoints(NET, tmp_path)
+    with pytest.raises(ModebridgeError, match="one checkpoint, but got list; load_checkpoints takes several"):
+        load_checkpoint(NET, files)
 
 
 def test_tied_weights_under_any_of_their_names(tmp_path):

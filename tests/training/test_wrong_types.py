@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import modebridge as mb
+from modebridge.bridges import plan_bridge
+from modebridge.training import fit_many
 from tests.scenarios import quick
 
 X, Y = torch.rand(12, 1, 4, 4), torch.arange(12) % 3
@@ -33,6 +35,16 @@ def modes() -> list[mb.Mode]:
             lambda: mb.fit_bridge(net(), modes(), DATA, config={}),
             "config to be a TrainConfig, but got dict; pass TrainC",
         ),
+        (lambda: mb.distill(modes(), net(), DATA), "net to be a torch.nn.Module, but got list; pass the network first"),
+        (lambda: mb.export("a.onnx", mb.Ensemble(net(), modes()), example=X), "pass the ensemble first, then the path"),
+        (lambda: mb.evaluate(net(), (X, Y)), r"yield batches \(images, labels\), but got one batch"),
+        (lambda: mb.compare({"one": net()}, "test"), r"yield batches \(images, labels\), but got a str"),
+        (lambda: fit_many(net(), [plan_bridge(net(), modes(), X)], DATA), "bridges by name to train, but got list"),
+        (
+            lambda: mb.TrainConfig(1, optimizer=torch.optim.SGD(net().parameters())),
+            "got SGD; choose one, or pass a func",
+        ),
+        (lambda: mb.fit_bridge(net(), modes(), DATA, tap=net()[1]), "got Linear; pass one such as 'layer2'"),
         (lambda: mb.fit_modes([net()], DATA, {}), "config to be a TrainConfig, but got dict"),
         (lambda: mb.fit_curve(net(), *modes(), DATA, 3), "config to be a TrainConfig, but got int"),
         (lambda: mb.distill(net(), modes(), DATA, 30), "config to be a TrainConfig, but got int"),

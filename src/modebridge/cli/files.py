@@ -103,7 +103,7 @@ def export(
     words = in_words(notes["names"], notes["setting"].recipe)
     say(f"Exporting {words}{chosen} and comparing the file with the library ...")
     what = {name: notes[name] for name in ("example", "threshold", "classes")}
-    info = {name: notes[name] for name in ("names", "scores", "about", "unit")}
+    info = {name: notes[name] for name in ("names", "scores", "about", "unit", "pixels")}
     done = export_ensemble(ensemble, file, **what, valid=notes["fitted"], info=info)
     meta, scores, console = done.meta, done.meta["scores"], Screen()
     if console.print_data({"file": str(done.path), **meta}):
@@ -177,13 +177,14 @@ def predict(
     import numpy as np
 
     from modebridge.deploy import DeployedEnsemble
-    from modebridge.deploy.inputs import from_path
+    from modebridge.deploy.inputs import from_path, pixel_doubts
     from modebridge.report import plain_table
 
     if not images and not examples:
         raise ModebridgeError("Expected images, but got none; give files or folders, or add --examples.")
     deployed, console = DeployedEnsemble.load(file), Screen()
     shape = deployed.image_shape()
+    warn(*pixel_doubts(deployed.meta.get("pixels", (0, 1))))
     paths = [*(images or []), *(example_images(file, shape) if examples else [])]
     # Check the threshold before reading the first image.
     deployed(np.zeros((0, *shape), np.float32), threshold=threshold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
 from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
-from modebridge.deploy.inputs import ANY, Array, check_example
+from modebridge.deploy.inputs import ANY, Array, check_example, pixel_doubts
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
 from modebridge.deploy.module import Calibration, EnsembleModule, export_program, quiet
 from modebridge.deploy.onnx import write_onnx
@@ -68,7 +69,8 @@ def export(
             members, entropy, mutual_information.
         classes: class names; None for those of a model of transformers, else for numbers.
         info: further facts to store: `names` of the modes, then of the bridges; `scores`; `about`, a short description;
-            `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base.
+            `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base; `pixels`,
+            the range of its images, if the example does not show it.
         tolerance: maximum difference of a probability between the file and the library.
 
     Example::
@@ -76,6 +78,10 @@ def export(
         file = export(ensemble, "fast.onnx", images[:1])
         file(images).probabilities
     """
+    if not isinstance(path, str | Path):
+        raise ModebridgeError(
+            f"Expected the path of a file, but got {type(path).__name__}; pass the ensemble first, then the path."
+        )
     place = Path(path)
     check_format(place)
     if isinstance(ensemble, Cascade):
@@ -107,6 +113,9 @@ def export(
     ruled = [name for name, rule in (("sets", fitted.sets), ("answered", fitted.answers)) if rule is not None]
     extra = [name for name in EXTRAS if name in outputs]
     meta |= {"threshold": threshold, "outputs": ["probabilities", *extra, *ruled, "used"]}
+    if "pixels" not in (info or {}):
+        for doubt in pixel_doubts(meta["pixels"]):
+            warnings.warn(doubt, stacklevel=2)
     # Check the metadata before the long part.
     metadata_json(meta, place)
     batches, shorter = probe(given, reference), _shorter(given, reference)

@@ -33,8 +33,30 @@ RESERVED = ("threshold", *OUTPUTS)
 TYPES = ("float32", "int64", "int32", "bool")
 
 
+SLACK = 0.1
+"""Pixels this far outside of 0 to 1 are noise, those beyond it another range."""
+
 ANY = -1
 """In a shape: any length, the same for all inputs of a call."""
+
+
+def pixel_range(inputs: Inputs) -> tuple[float, float]:
+    """The lowest and the highest pixel of images (B, C, H, W); 0 and 1 if they are within these, or no images."""
+    if not (isinstance(inputs, Tensor) and inputs.dim() == 4 and inputs.shape[1] in (1, 3) and inputs.numel()):
+        return 0.0, 1.0
+    low, high = float(inputs.min()), float(inputs.max())
+    return (low, high) if low < -SLACK or high > 1 + SLACK else (0.0, 1.0)
+
+
+def pixel_doubts(pixels: tuple[float, float]) -> list[str]:
+    """What to do if a network takes pixels of another range than `predict` and `serve` pass; nothing for 0 to 1."""
+    low, high = pixels
+    if (low, high) == (0, 1):
+        return []
+    return [
+        f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1: to use them, make "
+        "the normalization the first layer of the network."
+    ]
 
 
 class Spec(NamedTuple):

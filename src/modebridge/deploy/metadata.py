@@ -20,6 +20,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.batches import IMAGES, shapes_of, take_rows
 from modebridge.bridges import Bridge
+from modebridge.deploy.inputs import pixel_range
 from modebridge.deploy.module import Calibration
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line, near
@@ -49,12 +50,10 @@ def describe(
     info: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base."""
-    given, known = dict(info or {}), ("names", "scores", "about", "unit")
+    given, known = dict(info or {}), ("names", "scores", "about", "unit", "pixels")
     for name in given:
         if name not in known:
-            raise ModebridgeError(
-                f"Expected info to have names, scores, about or unit, but got '{name}'; {near(name, known)}"
-            )
+            raise ModebridgeError(f"Expected info to have {', '.join(known)}, but got '{name}'; {near(name, known)}")
     *places, count = _outputs(ensemble, example)
     own = getattr(getattr(ensemble.bases[0], "config", None), "id2label", None)  # of a model of transformers
     if classes is None:
@@ -82,6 +81,7 @@ def describe(
         "classes": labels,
         "places": places,
         "image": image,
+        "pixels": list(given.get("pixels") or pixel_range(example)),
         "inputs": inputs,
         "members": _member_names(ensemble, bridges, given.get("names")),
         "bases": len(ensemble.bases),

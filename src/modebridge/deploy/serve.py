@@ -7,6 +7,7 @@ import base64
 import json
 import signal
 import socket
+import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -31,6 +32,7 @@ from modebridge.deploy.inputs import (
     from_bytes,
     from_lists,
     from_tokens,
+    pixel_doubts,
     specs_in,
 )
 from modebridge.errors import ModebridgeError, first_line
@@ -78,7 +80,10 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
     `ready` is called when the file is loaded and the port is open.
     """
     config = config or ServeConfig()
-    app = application(DeployedEnsemble.load(path), config)
+    file = DeployedEnsemble.load(path)
+    for doubt in pixel_doubts(file.meta.get("pixels", (0, 1))):
+        warnings.warn(doubt, stacklevel=2)
+    app = application(file, config)
     settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=30)
     with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

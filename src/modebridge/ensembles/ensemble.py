@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Self
@@ -21,9 +22,9 @@ from modebridge.ensembles.forward import (
     probabilities_of,
 )
 from modebridge.ensembles.predictor import Predictor
-from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.ensembles.temperature import BOUNDS, fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, to_modes
+from modebridge.modes import Mode, Trained, check_modes, to_modes
 from modebridge.nets import Taps, check_tap, frozen_copy, second
 from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
@@ -55,7 +56,7 @@ class Ensemble(Predictor):
     _fitted: Tensor
 
     def __init__(
-        self, net: nn.Module, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, mean: Mean = "probability"
+        self, net: nn.Module, modes: Sequence[Trained], bridges: Sequence[Bridge] = (), *, mean: Mean = "probability"
     ) -> None:
         super().__init__()
         self.mean: Mean = check_mean(mean)
@@ -174,6 +175,12 @@ class Ensemble(Predictor):
         Rules for sets and answers hold only for the temperature they were fitted with, so they are dropped.
         """
         self.temperature.fill_(fit_temperature(*self.averaged(valid)))
+        if self.temperature >= BOUNDS[1]:
+            warnings.warn(
+                f"The temperature is at its limit of {BOUNDS[1]:g}: predictions are no better than chance; check that "
+                "valid has images and labels as the networks were trained on.",
+                stacklevel=2,
+            )
         self._fitted.fill_(True)
         self.sets = self.answers = None
         return self

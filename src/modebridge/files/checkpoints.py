@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError, first_line, some
 from modebridge.files.adapters import CONFIG as ADAPTER, WEIGHTS as ADAPTER_WEIGHTS, adapter_state, quiet
 from modebridge.files.checkpoint_search import find_places, natural
-from modebridge.modes import Mode, check_net, to_mode
+from modebridge.modes import Mode, Trained, check_net, to_mode
 
 _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin", ADAPTER_WEIGHTS)
@@ -73,6 +73,11 @@ def load_checkpoint(
     True
     """
     check_net(net)
+    if not isinstance(path, str | PathLike):
+        raise ModebridgeError(
+            f"Expected the path of one checkpoint, but got {type(path).__name__}; load_checkpoints takes several, and "
+            "modules and state dicts too."
+        )
     file = Path(path)
     if (folder := _pretrained_folder(net, file)) is not None:
         return _from_pretrained(net, folder)
@@ -87,7 +92,7 @@ def load_checkpoint(
 
 def load_checkpoints(
     net: nn.Module,
-    paths: str | PathLike[str] | Sequence[str | PathLike[str] | nn.Module | Mapping[str, Any] | Mode],
+    paths: str | PathLike[str] | Sequence[Trained],
     *,
     ema: bool | None = None,
     ignore: str | Sequence[str] = (),
@@ -124,7 +129,11 @@ def load_checkpoints(
             if (folder := _pretrained_folder(net, file)) is not None:
                 modes.append(_from_pretrained(net, folder))
             else:
-                places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
+                try:
+                    places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
+                except ModebridgeError as error:
+                    hint = "" if whole else "; if it is no network, move it away, or pass a list of files"
+                    raise ModebridgeError(f"{str(error).removesuffix('.')}{hint}.") from error
                 modes += [_mode(net, place.tensors, file) for place in places]
     return modes
 
@@ -199,15 +208,20 @@ def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight files in a folder and in its subfolders with one network each, 2 before 10; at least one."""
-    files = [file for file in folder.iterdir() if file.is_file() and file.name.endswith(_ENDINGS)]
-    for place in folder.iterdir():
-        files += [place / name for name in _IN_FOLDERS if (place / name).is_file()][:1]
+    files, places = _weights_in(folder), [place for place in folder.iterdir() if place.is_dir()]
+    for place in places:
+        own = _weights_in(place)
+        files += [place / name for name in _IN_FOLDERS if place / name in own][:1] or (own if len(own) == 1 else [])
     if not files:
         raise ModebridgeError(
-            f"Expected '{folder}' to contain weight files ({', '.join(_ENDINGS)}), but got none; pass the folder they "
-            "are in."
+            f"Expected '{folder}' to contain weight files ({', '.join(_ENDINGS)}), or one in each subfolder, but got "
+            "none; pass a list of files."
         )
     return sorted(files, key=lambda file: natural(str(file)))
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.is_file() and file.name.endswith(_ENDINGS)]
 
 
 def read_state(file: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ LISTS = (nn.Sequential, nn.ModuleList)
 
 BEST = 0.8
 """Share of the FLOPs before the paper's taps, which precede the last 3 of 15 or 16 blocks."""
+
+EARLY = 0.2
+"""A place before more than the rest of the FLOPs is nobody's first choice."""
 
 NO_BLOCK, POOLED = 0.2, 0.1
 """Penalty in distance to `BEST` for submodules that are not blocks, and for vectors."""
@@ -156,7 +160,15 @@ def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs
     if isinstance(net, ResNet) and (taps or net.paper_tap):
         return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
     inspected = find_taps(net, images)
-    taps = taps or [inspected.chosen.name]
+    if not taps:
+        taps = [inspected.chosen.name]
+        if inspected.chosen.before < EARLY:
+            why = "; ".join(f"{name} {reason}" for name, reason in inspected.refused.items()) or "there are none"
+            warnings.warn(
+                f"The small network reads '{taps[0]}', before {1 - inspected.chosen.before:.0%} of the network's "
+                f"multiply-adds, since later layers cannot be read ({why}); choose another place with tap=.",
+                stacklevel=4,
+            )
     layouts = {known.name: known.layout for known in inspected.taps}
     if len({layouts.get(name) for name in taps}) > 1:
         raise ModebridgeError(
@@ -170,7 +182,11 @@ def listed_taps(net: nn.Module, tap: str | Sequence[str] | None) -> list[str]:
     """Given taps of a network as a list; empty if they are to be chosen."""
     taps = [tap] if isinstance(tap, str) else tap or []
     if not isinstance(taps, Sequence) or len(set(taps)) < len(taps) or not all(isinstance(name, str) for name in taps):
-        raise ModebridgeError(f"Expected tap to be a name or a list of different names, but got {tap}; see inspect.")
+        got = type(tap).__name__ if isinstance(tap, nn.Module) else tap
+        raise ModebridgeError(
+            f"Expected tap to be a name or a list of different names, but got {got}; pass one such as 'layer2', see "
+            "inspect."
+        )
     for name in taps:
         check_tap(net, name)
     return list(taps)

@@ -26,6 +26,7 @@ from modebridge.data import (
     noisy_digits,
 )
 from modebridge.data.sets import CIFAR10, NAMED, Images
+from modebridge.deploy.inputs import pixel_range
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import SPECS
 from modebridge.recipes.recipe import DataConfig, Recipe
@@ -38,8 +39,6 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 PARTS: tuple[Split, ...] = ("train", "valid", "test")
 BATCH = 256
 """Batch size when nothing is trained."""
-SLACK = 0.1
-"""By which images may leave [0, 1], as after some augmentations."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,7 @@ class RunData:
         image = tuple(few.shape[1:]) if isinstance(few, Tensor) else None
         counts: dict[str, int] = {split: len(self.labels(split)) for split in PARTS}
         names = _class_names(self.splits.class_names, classes)
-        pixels = 0.0, 1.0
-        if isinstance(few, Tensor) and few.dim() == 4 and few.shape[1] in (1, 3) and not _is_named(self._data.name):
-            found = float(few.min()), float(few.max())
-            pixels = found if found[0] < -SLACK or found[1] > 1 + SLACK else pixels
+        pixels = (0.0, 1.0) if _is_named(self._data.name) else pixel_range(few)
         return DataFacts(classes, image, names, counts, self.splits.cut, pixels)
 
     @property

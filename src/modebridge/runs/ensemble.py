@@ -112,6 +112,7 @@ def ensemble_of(
         "threshold": threshold,
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
         "unit": None if all(isinstance(one, Mode | Bridge) for one in loaded.values()) else setting.base_cost,
+        "pixels": setting.facts.pixels,
         "setting": setting,
         "answers": answers,
     }
@@ -219,7 +220,7 @@ def share_run(
     plans = row_plans(recipe)
     rows = [row for row in plans if row.family == plans[0].family and set(row.members) <= set(answers.test)]
     *ensembles, this = answers.score_rows([*rows, Row("**this**", names, "shared")])
-    scored, image = this.scores, setting.facts.image
+    scored, image, (low, high) = this.scores, setting.facts.image, setting.facts.pixels
     title, known = DATA.get(recipe.data.name, ("custom data", ""))
     card = Card(
         about=f"An ensemble of {' + '.join(f'`{name}`' for name in names)}, trained on {title}.",
@@ -232,8 +233,8 @@ def share_run(
             "Scores": f"{markdown_table([this, *ensembles])}\n\nTest split of {title}, {scored.n:,} images; calibrated "
             f"by one temperature per row, fitted on {len(answers.valid_labels):,} validation images. DE-m: deep "
             "ensemble of m networks. The scores hold for images of this kind only.",
-            "Training": f"Recipe `{recipe.name}`, seed {setting.seed}: {recipe.about.rstrip('.')}. The network takes "
-            "floats in [0, 1].",
+            "Training": f"Recipe `{recipe.name}`, seed {setting.seed}. The network takes floats from {low:.3g} to "
+            f"{high:.3g}.",
         },
         place=place,
     )

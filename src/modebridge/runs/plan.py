@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from modebridge.deploy.inputs import pixel_doubts
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints, weight_files
@@ -137,13 +138,7 @@ def doubts(folder: RunFolder) -> list[str]:
     """
     data = folder.record(DATA)
     said = [LEAK] if folder.record(GIVEN) and data.get("cut") else []
-    low, high = data.get("pixels", (0, 1))
-    if (low, high) != (0, 1):
-        said.append(
-            f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1: to use them, "
-            "make the normalization the first layer of the network."
-        )
-    return said
+    return [*said, *pixel_doubts(data.get("pixels", (0, 1)))]
 
 
 def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modebridge.batches import Mapped, check_batch
+from modebridge.batches import Mapped, check_batch, check_loader
 from modebridge.errors import ModebridgeError
 from modebridge.scoring.evaluate import Model, score_with_images
 from modebridge.scoring.scores import interval_of, resampled_means
@@ -76,6 +76,7 @@ def compare(models: Mapping[str, Model], test: Batches) -> Comparison:
             f"Expected models by name, but got {type(models).__name__ if models else 'none'}; pass a dict, "
             "{'one network': ensemble, ...}."
         )
+    check_loader(test, "test")
     found, orders = {}, []
     for name, model in models.items():
         labels: list[Tensor] = []

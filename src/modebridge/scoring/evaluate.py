@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, check_labels, copied
+from modebridge.batches import check_batch, check_labels, check_loader, copied
 from modebridge.ensembles import Cascade, Ensemble, SetRule, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -50,6 +50,7 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
 
 def _predictions(model: Callable[[Any], Tensor], data: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     """The probabilities (B, *P, K) and labels (B, *P) of every batch, of which there is at least one."""
+    check_loader(data, "the data")
     seen = False
     with _evaluating(model):
         for item in data:

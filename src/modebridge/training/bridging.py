@@ -18,7 +18,7 @@ from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
-from modebridge.modes import Mode, has_statistics, to_modes
+from modebridge.modes import Mode, Trained, has_statistics, to_modes
 from modebridge.nets import frozen_copy, listed_taps, run
 from modebridge.nets.flops import feature_shapes, zeros
 from modebridge.objectives import BridgeObjective
@@ -55,7 +55,7 @@ IMAGES = 1000
 
 def fit_bridge(
     net: nn.Module,
-    modes: Curve | Mode | Sequence[Mode],
+    modes: Curve | Mode | Sequence[Trained],
     train: Batches,
     config: TrainConfig = DEFAULT,
     *,
@@ -107,18 +107,18 @@ def fit_bridge(
     (2, True)
     """
     check_config(config)
-    modes = to_modes(net, modes)
-    check_choices(net, modes, kind)
+    given = to_modes(net, modes)
+    check_choices(net, given, kind)
     listed_taps(net, tap)  # a wrong tap has its own error
     engine = Engine.of(config, net)
     batch = first_batch(train, "train")
-    if target == "curve" and isinstance(modes, Curve):
-        if has_statistics(net) and 0.5 not in modes.statistics:
-            checked = check_train(net, modes.start, train, engine, batch, norms_only=True)
-            modes = modes.with_statistics(net, 0.5, checked)
-    elif target == "curve" and not isinstance(modes, Curve):
-        others = other_targets(listed(modes), kind)
-        read = listed(modes)[: READS[kind]]
+    if target == "curve" and isinstance(given, Curve):
+        if has_statistics(net) and 0.5 not in given.statistics:
+            checked = check_train(net, given.start, train, engine, batch, norms_only=True)
+            given = given.with_statistics(net, 0.5, checked)
+    elif target == "curve" and not isinstance(given, Curve):
+        others = other_targets(listed(given), kind)
+        read = listed(given)[: READS[kind]]
         accuracy, chance = check_chance(net, read, train, engine, "A network that the bridge reads")
         if chance < accuracy < LABELS_BELOW and body is None:
             warnings.warn(
@@ -132,7 +132,7 @@ def fit_bridge(
             config = replace(config, cutmix=BEST_CUTMIX)
     with runs_on(net, batch[0], "train"):
         options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
-        bridge = plan_bridge(net, modes, batch[0], target=target, **options)
+        bridge = plan_bridge(net, given, batch[0], target=target, **options)
     if budget is None and body is None and (bridge.share or 0.0) > COSTLY:
         warnings.warn(
             f"The bridge costs {bridge.share:.0%} of the network, as the paper's does not fit it; pass budget=0.05.",
@@ -165,8 +165,9 @@ def fit_many(
         config: all options of training; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
     """
-    if not bridges:
-        raise ModebridgeError("Expected at least one bridge to train, but got none; pass some.")
+    if not isinstance(bridges, Mapping) or not bridges:
+        got = type(bridges).__name__ if bridges else "none"
+        raise ModebridgeError(f'Expected bridges by name to train, but got {got}; pass a dict, {{"small": bridge}}.')
     return _fit_all(net, bridges, train, config, valid, Engine.of(config, net), first_batch(train, "train"))
 
 

@@ -121,10 +121,10 @@ class TrainConfig:
             )
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices and not (name == "optimizer" and callable(self.optimizer)):
-                *others, last = map(repr, choices)
-                raise ModebridgeError(
-                    f"Expected {name} to be {', '.join(others)} or {last}, but got '{getattr(self, name)}'; choose one."
-                )
+                given, (*others, last) = getattr(self, name), map(repr, choices)
+                got = f"'{given}'" if isinstance(given, str) else type(given).__name__
+                hint = "choose one, or pass a function of the parameters" if name == "optimizer" else "choose one"
+                raise ModebridgeError(f"Expected {name} to be {', '.join(others)} or {last}, but got {got}; {hint}.")
         for name in ("lr", "momentum", "weight_decay", "nesterov") if callable(self.optimizer) else ():
             if getattr(self, name) != getattr(TrainConfig, name):
                 raise ModebridgeError(

@@ -11,7 +11,7 @@ from modebridge.baselines import Baseline
 from modebridge.batches import check_loader, first_batch, is_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_net, has_statistics, refresh_statistics, to_mode
+from modebridge.modes import Mode, Trained, check_net, has_statistics, refresh_statistics, to_mode
 from modebridge.nets import frozen_copy, same_architecture
 from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checks import (
@@ -89,8 +89,8 @@ def fit_modes(
 
 def fit_curve(
     net: nn.Module,
-    start: Mode,
-    end: Mode,
+    start: Trained,
+    end: Trained,
     train: Batches,
     config: TrainConfig = DEFAULT,
     *,

@@ -13,7 +13,7 @@ from modebridge.batches import Mapped, check_loader, first_batch
 from modebridge.ensembles import Cascade, Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
-from modebridge.modes import Mode, check_modes, to_mode
+from modebridge.modes import Mode, Trained, check_modes, check_net, to_mode
 from modebridge.nets import fresh_weights, frozen_copy
 from modebridge.objectives import StudentObjective, StudentPlan, Teacher
 from modebridge.training.bridging import check_chance
@@ -35,12 +35,12 @@ STUDENT_MIXUP = 1.0  # the default alpha for students
 
 def distill(
     net: nn.Module,
-    teachers: Sequence[Teacher] | Teacher | Cascade,
+    teachers: Sequence[Trained | Ensemble] | Teacher | Cascade,
     train: Batches,
     config: TrainConfig = DEFAULT,
     *,
     student: nn.Module | None = None,
-    start: Mode | None = None,
+    start: Trained | None = None,
     loss: DistillationLoss | None = None,
     valid: Batches | None = None,
 ) -> Mode:
@@ -69,6 +69,7 @@ def distill(
     >>> ensemble = Ensemble(net, [distill(net, teachers, train)])
     """
     check_config(config)
+    check_net(net)
     if isinstance(teachers, Cascade):
         teachers = teachers.ensemble
     teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
