@@ -60,9 +60,9 @@ class Ensemble(Predictor):
     ) -> None:
         super().__init__()
         self.mean: Mean = check_mean(mean)
-        modes = to_modes(net, modes)
-        check_modes(net, modes, 1, "an ensemble")
-        ids = [mode.id for mode in modes]
+        given = to_modes(net, modes)
+        check_modes(net, given, 1, "an ensemble")
+        ids = [mode.id for mode in given]
         if len(set(ids)) < len(ids):
             raise ModebridgeError(
                 "Expected the modes of an ensemble to differ, but got the same weights twice; pass each mode once."
@@ -86,13 +86,13 @@ class Ensemble(Predictor):
                         f"Expected bridge '{bridge.name}' to read modes of the ensemble, but mode {source[:8]} "
                         "is not a member; add the mode it was trained on."
                     )
-        self.bases = nn.ModuleList([mode.load(net) for mode in modes])
+        self.bases = nn.ModuleList([mode.load(net) for mode in given])
         self.bridges = nn.ModuleList([frozen_copy(bridge) for bridge in bridges])
         self.eval()
         self._reads = [tuple(ids.index(source) for source in bridge.reads) for bridge in bridges]
         self._taps: list[list[str]] = [
             sorted({tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads for tap in b.taps})
-            for k in range(len(modes))
+            for k in range(len(given))
         ]
         self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
         # Of a network with embeddings, integers may be the only input.
