@@ -1,6 +1,6 @@
-"""Recompute what `results/` publishes from numbers per test image, and print it as Markdown.
+"""Recompute accuracy, NLL, mean IoU, shares and differences of `results/` from numbers per test image; print tables.
 
-    python benchmarks/published.py                       # check every folder: exit status 1 if a figure differs
+    python benchmarks/published.py                       # check every folder: exit status 1 if one of these differs
     python benchmarks/published.py results/cifar10-frn   # its tables
     python benchmarks/published.py results/digits/default.json
     python benchmarks/published.py --record RUN results/NAME   # publish the table of a run folder
@@ -265,7 +265,7 @@ def main() -> None:
         return
     folders = sorted(file.parent for file in RESULTS.glob("*/rows.safetensors"))
     wrong = [figure for folder in folders for figure in wrong_figures(folder)]
-    print("\n".join(wrong) or f"{len(folders)} folders: every figure of results.json is what its rows give")
+    print("\n".join(wrong) or f"{len(folders)} folders: accuracy, NLL, mean IoU, shares and differences are what the rows give")
     sys.exit(bool(wrong))
 
 

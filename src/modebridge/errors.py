@@ -36,7 +36,8 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     if not close and len(names) == 1:
         return f"use {names[0]}."
     if not close:
-        return f"choose one of {', '.join(names[:most])}{', ...' if len(names) > most else ''}."
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        return f"choose one of {', '.join(names[:most])}{more}."
     return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
 
 

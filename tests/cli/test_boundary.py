@@ -135,7 +135,7 @@ def test_a_narrow_screen_cuts_nothing_off(run, monkeypatch, width):
     assert "…" not in said
     assert all(len(line) <= max(width, 20) for line in said.splitlines())
     assert all(letter in said for letter in "cifar10-short-bn")
-    assert (" recipe            modes  curves  bridges  data needed" in said) == (width == 80)
+    assert (" recipe            networks  methods           data needed" in said) == (width == 80)
 
 
 @pytest.mark.parametrize("new", [False, True])

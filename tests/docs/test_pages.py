@@ -28,7 +28,7 @@ def test_the_readme_is_short_and_says_what_the_demo_prints() -> None:
     assert not re.search(r"\[-?[\d.]+ to [\d.]+\]", first), "no interval on the first screen"
     demo = " ".join(re.search(r"prints\n\n```\n(.*?)```", text, re.DOTALL)[1].split())  # type: ignore[index]
     assert "one network + 3 heads x1.04 88.3% 0.355" in demo
-    assert "One network with 3 heads costs 4 % more and is about as good as three networks" in demo
+    assert "One network with 3 heads takes 4 % more multiply-adds and is about as good as three networks" in demo
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: str(path.relative_to(ROOT)))

@@ -81,7 +81,7 @@ def test_the_results_table_in_all_forms() -> None:
     assert [*dee_cells(beyond).values()] == ["1.00", ">2", "<1"], "no more is known than that"
     # No reference, or DE-2 worse than DE-1, has no number to print.
     assert lines[-2].endswith("| - |")
-    assert max(map(len, text_of(terminal_table(rows, "title"), 80).splitlines())) <= 80
+    assert max(map(len, text_of(terminal_table(rows), 80).splitlines())) <= 80
     plain = as_dicts(rows)
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert (plain[0]["dee"], plain[1]["relative_flops"]) == (None, 2.0)

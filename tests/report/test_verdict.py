@@ -36,8 +36,8 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
     [
         (
             outcome(0.476, 0.383, 0.355, heads=0.355),
-            "One network with 3 heads costs 4 % more and is about as good as three networks: NLL 0.355, one 0.476, "
-            "three 0.355. Nothing else here that costs less than two networks is better.",
+            "One network with 3 heads takes 4 % more multiply-adds and is about as good as three networks: NLL 0.355, "
+            "one 0.476, three 0.355. Nothing else here that costs less than two networks is better.",
         ),
         (
             outcome(0.476, 0.383, heads=0.37, distilled=(0.325, 1.0, (0.1, 0.2))),
@@ -48,7 +48,10 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
             outcome(0.4, 0.3, heads=0.35),
             "closes 50 % (95 % interval 36 to 88) of the gap between one network and two: NLL 0.350, one 0.400, two",
         ),
-        (outcome(0.4, 0.3, gain=(0.05, 0.1), heads=(0.2, 1.1, (0.11, 0.3))), "costs 10 % more and is better than two"),
+        (
+            outcome(0.4, 0.3, gain=(0.05, 0.1), heads=(0.2, 1.1, (0.11, 0.3))),
+            "10 % more multiply-adds and is better than two",
+        ),
         (
             outcome(0.4, 0.3, bridge=0.35, control=0.34, other=(0.32, 1.86, (0.01, 0.2))),
             "two 0.300; the control, one network + 1 bridge on labels, has 0.340 at no more cost. The lowest NLL "
@@ -56,7 +59,10 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         ),
         (outcome(0.4, 0.3, bridge=0.35, control=(0.34, 1.05, (0.01, 0.2))), "two 0.300. The lowest NLL for less"),
         (outcome(0.4, 0.3, 0.2, heads=0.25), "is about as good as two networks: NLL 0.250, one 0.400, two 0.300."),
-        (outcome(0.4, 0.3, bridge=0.35), "One network with 1 bridge costs 4 % more and closes 50 % (95 % interval"),
+        (
+            outcome(0.4, 0.3, bridge=0.35),
+            "with 1 bridge takes 4 % more multiply-adds and closes 50 % (95 % interval",
+        ),
         (
             outcome(0.4, 0.3, distilled=(0.3, 1.0, (0.1, 0.2))),
             "Distilled network costs no more and is about as good as",
@@ -86,6 +92,11 @@ def test_what_is_said(rows: list[Row], words: str) -> None:
     said = verdict(rows, GUESS)
     assert words in said
     assert said.count(". ") <= 1, "two sentences"
+    assert (
+        verdict(rows, GUESS, [0.4, 0.3, 0.35])
+        == f"{said} The first network is the worst of the 3: the best one alone has 0.300."
+    )
+    assert verdict(rows, GUESS, [0.3, 0.2, 0.4]) == said
 
 
 def test_the_rows_that_are_shown_first() -> None:

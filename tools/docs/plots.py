@@ -26,7 +26,8 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
         {
             NETWORKS: [" + ".join(f"mode-{k}" for k in range(m)) for m in (1, 2, 3)],
             "one network + heads": ["mode-0 + heads-0-others-small"],
-            "the same, better trained (CutMix)": ["cutmix-a + cutmix-a>plain, 160 epochs"],
+            "one network trained with CutMix": ["cutmix-a"],
+            "the same + 1 head on a plain network": ["cutmix-a + cutmix-a>plain, 160 epochs"],
             "distilled network": ["distilled-0"],
             "cascade of two networks": ["DE-2 cascade x1.15"],
             "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
@@ -45,7 +46,8 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
 STYLES = {
     NETWORKS: (GRAY, "o"),
     "one network + heads": LOOKS["with heads"],
-    "the same, better trained (CutMix)": (LOOKS["with heads"][0], "*"),
+    "one network trained with CutMix": (GRAY, "*"),
+    "the same + 1 head on a plain network": (LOOKS["with heads"][0], "*"),
     "distilled network": LOOKS["distilled"],
     "cascade of two networks": LOOKS["cascade"],
     "one network + the paper's bridge": LOOKS["with type I bridges"],

@@ -72,12 +72,12 @@ def export(
         float | None, typer.Option(help="Add whether to answer: at most this share of answers is wrong.", metavar="P")
     ] = None,
 ) -> None:
-    """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
+    """Export networks, heads or a distilled network of a run folder as one file, verified before it is saved.
 
     ```sh
     modebridge export runs/digits fast.onnx
     modebridge export runs/digits f.onnx --members mode-0,heads-0-others-small
-    modebridge export runs/digits fast.onnx --members mode-0,mode-1 --average-cost 1.15
+    modebridge export runs/digits f.onnx --members mode-0,mode-1 --average-cost 1.2
     modebridge export runs/digits fast.onnx --coverage 0.9 --risk 0.02
     ```
     """
@@ -190,10 +190,11 @@ def predict(
     deployed(np.zeros((0, *shape), np.float32), threshold=threshold)
     columns = {"probability": "prob.", "sets": "set", "answered": "answered", "entropy": "entropy"}
     columns |= {"mutual_information": "mutual", "used": "members"}
-    shown = [name for name in columns if name in (*deployed.meta["outputs"], "probability")]
+    alone = ("mutual_information", "used") if len(deployed.meta["members"]) == 1 else ()
+    shown = [name for name in columns if name in (*deployed.meta["outputs"], "probability") and name not in alone]
     table = plain_table("image", "class", *(columns[name] for name in shown), text=(0, 1))
     files = [file for path in paths for file in _image_files(path)]
-    bad = 0
+    unique, bad = len({file.name for file in files}) == len(files), 0
     for start in range(0, len(files), BATCH):
         batch = []
         for image in files[start : start + BATCH]:
@@ -211,7 +212,7 @@ def predict(
             texts = {"used": str(record["used"]), "sets": ", ".join(record.get("set", ()))}
             texts["answered"] = "yes" if record.get("answered") else "no"
             cells = [texts[name] if name in texts else f"{record[name]:.4f}" for name in shown]
-            table.add_row(here(image), record["class"], *cells)
+            table.add_row(image.name if unique else here(image), record["class"], *cells)
     if table.row_count and not OPTIONS.json:
         console.print(table)
         console.print(" ".join(MEANING[name] for name in shown if name in MEANING), style="dim")

@@ -142,8 +142,11 @@ def run(options: RunOptions, on: str | None = None) -> None:
         if warning == LEAK and given:
             continue  # said before training
         console.print(f"Note: {warning}", style="yellow")
-    title = f"{len(result.table.test_labels):,} test images, seed {seed}; NLL calibrated on validation images"
-    console.print(terminal_table(short_rows(result.rows), title))
+    console.print(
+        f"{len(result.table.test_labels):,} test images, seed {seed}; NLL calibrated on validation images, cost in "
+        "multiply-adds:"
+    )
+    console.print(terminal_table(short_rows(result.rows)))
     console.print(record["summary"])
     if recipe.data.name == "digits":
         console.print(TOY)

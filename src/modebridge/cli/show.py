@@ -47,18 +47,17 @@ def list_recipes() -> None:
             "name": recipe.name,
             "about": recipe.about,
             "data": NEEDS[recipe.data.name],
-            "modes": recipe.modes,
-            "curves": len(recipe.curves()),
-            "bridges": sum(bool(member.reads) for member in members_of(recipe)),
+            "networks": recipe.modes,
+            "methods": ", ".join(recipe.methods),
         }
         for recipe in RECIPES.values()
     ]
     console = Screen()
     if console.print_data(records):
         return
-    table = plain_table("recipe", "modes", "curves", "bridges", "data needed", text=(0, 4))
+    table = plain_table("recipe", "networks", "methods", "data needed", text=(0, 2, 3))
     for record in records:
-        table.add_row(*(str(record[key]) for key in ("name", "modes", "curves", "bridges", "data")))
+        table.add_row(*(str(record[key]) for key in ("name", "networks", "methods", "data")))
     console.print(table)
     console.print(
         "digits and recipes ending in -bn use batch norm, the others filter response norm. To run one: "

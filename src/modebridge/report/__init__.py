@@ -30,6 +30,7 @@ from modebridge.report.tables import (
 from modebridge.report.verdict import (
     best_cheap as best_cheap,
     closed_gap as closed_gap,
+    networks_alone as networks_alone,
     short_rows as short_rows,
     verdict as verdict,
 )

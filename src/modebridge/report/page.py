@@ -23,7 +23,7 @@ from modebridge.report.figures import (
     risk_figure,
 )
 from modebridge.report.tables import COLUMNS, DECISIONS, TERMS, StudyTable, decisions_table, dee_cells
-from modebridge.report.verdict import short_rows, verdict
+from modebridge.report.verdict import networks_alone, short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
 
@@ -107,7 +107,7 @@ def page(data: PageData) -> str:
         top=cost_figure(data.rows),
         flags={row.name: _flags(row) for row in data.rows},
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
-        summary=verdict(data.rows, data.answers.guess_nll),
+        summary=verdict(data.rows, data.answers.guess_nll, networks_alone(data.rows, data.answers)),
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,

@@ -203,9 +203,9 @@ def decisions_table(rows: Sequence[Row]) -> StudyTable:
     return StudyTable("Decisions on the test split", tuple(DECISIONS), cells)
 
 
-def terminal_table(rows: Sequence[Row], title: str) -> Table:
+def terminal_table(rows: Sequence[Row]) -> Table:
     """A few rows for a terminal: what they are, cost, accuracy and NLL."""
-    table = plain_table("", "cost", "accuracy", "NLL", text=(), title=title)
+    table = plain_table("", "cost", "accuracy", "NLL", text=())
     for row in rows:
         scored = row.scores
         cost = f"x{scored.cost.relative_flops:.2f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modebridge.scoring import Row
+from modebridge.scoring import LogitTable, Row
 
 SKILL = 0.1
 """The share of the guessing NLL that one network must remove before anything can be compared."""
@@ -35,8 +35,27 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
     return (one - bridged) / (one - two) if one != two else float("nan")
 
 
-def verdict(rows: Sequence[Row], guess_nll: float) -> str:
-    """What was gained and at what cost; `guess_nll` is that of predicting the class frequencies."""
+def networks_alone(rows: Sequence[Row], table: LogitTable) -> list[float]:
+    """The NLL of each network of the largest deep ensemble, alone."""
+    largest = max((row.members for row in rows if row.family == rows[0].family), key=len)
+    return [table.score([name]).nll for name in largest]
+
+
+def verdict(rows: Sequence[Row], guess_nll: float, alone: Sequence[float] = ()) -> str:
+    """What was gained and at what cost.
+
+    Args:
+        rows: the rows of a run.
+        guess_nll: the NLL of predicting the class frequencies.
+        alone: the NLL of each network alone; it is said if the first is the worst, since all rows build on it.
+    """
+    said = _verdict(rows, guess_nll)
+    if len(alone) > 1 and alone[0] == max(alone):
+        said += f" The first network is the worst of the {len(alone)}: the best one alone has {min(alone):.3f}."
+    return said
+
+
+def _verdict(rows: Sequence[Row], guess_nll: float) -> str:
     by_role = {row.role: row for row in rows}
     one, two = (by_role[role].scores for role in ("one", "two"))
     if one.nll > (1 - SKILL) * guess_nll:
@@ -76,7 +95,7 @@ def _price(row: Row) -> str:
 
 def _cost(row: Row) -> str:
     more = row.scores.cost.relative_flops - 1
-    return f"costs {more:.0%} more".replace("%", " %") if more >= 0.005 else "costs no more"
+    return f"takes {more:.0%} more multiply-adds".replace("%", " %") if more >= 0.005 else "costs no more"
 
 
 def _worth(row: Row, rows: Sequence[Row]) -> str:

@@ -27,7 +27,7 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.report import as_dicts, csv_of, decisions_table, markdown_table, verdict
+from modebridge.report import as_dicts, csv_of, decisions_table, markdown_table, networks_alone, verdict
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine
 from modebridge.runs.logits import Labels, Logits, everything_in, with_reads
@@ -249,7 +249,7 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
         "seed": run.seed,
         "rows": as_dicts(run.rows),
         "warnings": run.warnings,
-        "summary": verdict(run.rows, run.table.guess_nll),
+        "summary": verdict(run.rows, run.table.guess_nll, networks_alone(run.rows, run.table)),
         "settings": settings.read_text(encoding="utf-8") if settings.is_file() else "",
     }
     changed = bool(run.trained) or before != {**before, **json.loads(json.dumps(record))}

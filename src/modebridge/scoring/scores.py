@@ -170,7 +170,7 @@ def ece(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     """The expected calibration error: |accuracy - confidence| of each bin, weighted by its share of samples.
 
     Bins of the top probability have equal width in [0, 1], each (low, high]. (The paper closes them at the other end
-    and uses the number of classes as their number; the authors' code does it this way.)
+    and prints edges b / K; the authors' code does it this way.)
 
     >>> round(ece(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1])), 4)
     0.45
