@@ -265,7 +265,10 @@ def main() -> None:
         return
     folders = sorted(file.parent for file in RESULTS.glob("*/rows.safetensors"))
     wrong = [figure for folder in folders for figure in wrong_figures(folder)]
-    print("\n".join(wrong) or f"{len(folders)} folders: accuracy, NLL, mean IoU, shares and differences are what the rows give")
+    print(
+        "\n".join(wrong)
+        or f"{len(folders)} folders: accuracy, NLL, mean IoU, shares and differences are what the rows give"
+    )
     sys.exit(bool(wrong))
 
 

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from modebridge import Mode, seeds
-from modebridge.ensembles import Ensemble
-from modebridge.members import BridgeMember, ModeMember, StudentMember, base_epochs, members_of, parse_member, row_plans
+from modebridge.members import ModeMember, StudentMember, base_epochs, members_of, parse_member, row_plans
 from modebridge.objectives import StudentPlan
 from modebridge.runs import Run, RunFolder, begin, read_answers
 from modebridge.training import fit_students
@@ -20,7 +18,7 @@ from tests.members.one_run import SEED, finished, recipe
 def test_names_and_rows() -> None:
     wanted = recipe(("students", "distilled-1", "distilled"))
     names = [member.name for member in members_of(wanted)]
-    students = ["distilled-0", "distilled-1", "student-labels", "student-2", "student-bridged"]
+    students = ["distilled-0", "distilled-1", "student-labels", "student-2"]
     assert [name for name in names if name.startswith(("distilled", "student"))] == students
     assert [parse_member(name).name for name in names] == names
     rows = [row.name for row in row_plans(wanted) if "distilled" in row.name or "labels" in row.name]
@@ -30,7 +28,6 @@ def test_names_and_rows() -> None:
         "cascade of the distilled network and two more",
         "one network, on mixed labels",
         "distilled from two networks",
-        "distilled from one network + bridges",
     ]
     assert not any("distilled" in row.name for row in row_plans(recipe()))
     # Of as many modes as there are: the same weights.
@@ -42,21 +39,14 @@ def test_each_has_the_weights_that_the_library_gives() -> None:
     """By hand: the same start, batches and teachers, trained one by one."""
     run, answers = finished()
     setting, modes = run.setting, [run.load(ModeMember(k)) for k in range(3)]
-    bridges = [run.load(BridgeMember("I", 0, j)) for j in (1, 2)]
-    teachers = {
-        "distilled-0": modes,
-        "student-2": modes[:2],
-        "student-labels": [],
-        "student-bridged": [Ensemble(setting.net, modes[:1], bridges)],
-    }
+    teachers = {"distilled-0": modes, "student-2": modes[:2], "student-labels": []}
     start = Mode.from_module(setting.network.build(seeds.generator(SEED, "student", 0)))
     config = replace(run.recipe.training("mode"), epochs=2, seed=seeds.seed_for(SEED, "students"), mixup=1.0)
     for name, some in teachers.items():
         plan = StudentPlan(setting.net, start, tuple(some))
         alone = fit_students(setting.net, {name: plan}, setting.data.train("students"), config=config)[name]
         assert run.load(parse_member(name)).id == alone.id, name
-    assert len({run.load(parse_member(name)).id for name in (*teachers, "distilled-1")}) == 5
-    assert torch.isfinite(answers.test["student-bridged"]).all()
+    assert len({run.load(parse_member(name)).id for name in (*teachers, "distilled-1")}) == 4
     assert answers.cost(["distilled-0"]).relative_flops == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Students: one network distilled from the modes of a run, or from a mode with its bridges; and their control."""
+"""Students: one network distilled from the modes of a run; and their control."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
-from modebridge.ensembles import Ensemble
-from modebridge.members.bridge import BridgeMember
 from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
 from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork, networks
 from modebridge.members.setting import Setting
@@ -21,13 +19,12 @@ from modebridge.training.students import STUDENT_MIXUP
 CASCADE = 1.2
 """The average cost of a student backed by its teachers, in the results table."""
 
-Source: TypeAlias = Literal["modes", "labels", "bridged"]
-"""The teachers: the first modes, none but the (mixed-up) labels, or mode 0 with its type I bridges."""
+Source: TypeAlias = Literal["modes", "labels"]
+"""The teachers: the first modes, or none but the (mixed-up) labels."""
 
 NOTES = {
     "modes": "one more network, trained to predict the mean of all",
     "labels": "no teacher: the same mixup and epochs on labels",
-    "bridged": "taught by one network with bridges",
 }
 
 
@@ -37,8 +34,8 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
 
     Those of all modes (`count` 0) are the method "distilled", the others are "students".
 
-    >>> [StudentMember().name, StudentMember(0, "modes", 2).name, StudentMember(1, "bridged").name]
-    ['distilled-0', 'student-2', 'student-bridged-1']
+    >>> [StudentMember().name, StudentMember(0, "modes", 2).name, StudentMember(1, "labels").name]
+    ['distilled-0', 'student-2', 'student-labels-1']
     """
 
     number: int = 0
@@ -48,7 +45,7 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
     family = "distilled"
     folder = "students"
     stage = "students"
-    pattern = r"(?:distilled|student-(?:(?P<count>[1-9]\d*)|(?P<source>labels|bridged)))(?:-(?P<number>\d+))?"
+    pattern = r"(?:distilled|student-(?:(?P<count>[1-9]\d*)|(?P<source>labels)))(?:-(?P<number>\d+))?"
     together = "all"
 
     @property
@@ -71,8 +68,6 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
         return f"{self.folder}/{self.number}-{self.source}" + (f"-{self.count}" if self.count else "")
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        if self.source == "bridged":
-            return ModeMember(0), *_bridges(recipe)
         return tuple(ModeMember(k) for k in range(self.count or recipe.modes)) if self.source == "modes" else ()
 
     def belongs(self, recipe: Recipe) -> bool:
@@ -82,10 +77,9 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
         return (replace(self, count=0) if self.count == recipe.modes else self,)
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        if self.source == "modes":  # before alignment, which changes no prediction
-            return tuple(BASES[recipe.base](k) for k in range(self.count or recipe.modes))
-        bridges = _bridges(recipe) if self.source == "bridged" else []
-        return tuple(dict.fromkeys(node for bridge in bridges for node in bridge.nodes(recipe)))
+        if self.source == "labels":
+            return ()
+        return tuple(BASES[recipe.base](k) for k in range(self.count or recipe.modes))  # before alignment
 
     def training(self, recipe: Recipe) -> TrainConfig:
         return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=STUDENT_MIXUP)
@@ -114,23 +108,18 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
         return {name: ArtefactData(mode.state) for name, mode in trained.items()}
 
     def _teachers(self, setting: Setting, tensors: Parents) -> tuple[Teacher, ...]:
-        if self.source == "bridged":
-            bridges = [bridge.load(setting, tensors) for bridge in _bridges(setting.recipe)]
-            return (Ensemble(setting.net, [ModeMember(0).load(setting, tensors)], bridges),)
         return tuple(setting.load_mode(tensors[parent.place]) for parent in self.parents(setting.recipe))
 
     @classmethod
     def work(cls, group: Sequence[Self], setting: Setting) -> float:
         recipe, base = setting.recipe, setting.base_cost.flops
         teachers = base * max((node.count or recipe.modes for node in group if node.source == "modes"), default=0)
-        if any(node.source == "bridged" for node in group):
-            teachers += base + sum(bridge.chosen(setting).flops for bridge in _bridges(recipe))
         return super().work(group, setting) + teachers
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
         two = [cls(0, "modes", 2)] if recipe.modes > 2 else []
-        return [cls(0, "labels"), *two, cls(0, "bridged")]
+        return [cls(0, "labels"), *two]
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:
@@ -141,7 +130,7 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         names = {"modes": "distilled network", "count": "distilled from {}"}
-        names |= {"labels": "one network, on mixed labels", "bridged": "distilled from one network + bridges"}
+        names |= {"labels": "one network, on mixed labels"}
         rows = [
             Row(
                 names[member.source if member.source != "modes" or not member.count else "count"].format(
@@ -165,8 +154,3 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls() in cls.of(recipe) else rows
-
-
-def _bridges(recipe: Recipe) -> list[BridgeMember]:
-    """The type I bridges on mode 0, of the first size."""
-    return [BridgeMember("I", 0, j, recipe.sizes[0]) for i, j in recipe.curves() if i == 0]
