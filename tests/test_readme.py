@@ -18,7 +18,7 @@ def test_the_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(timm, "create_model", lambda name, **options: real(f"test_{name[:-2]}", **options))
     (block,) = re.findall(r"```python\n(import timm.*?)```", README.read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for seed, name in enumerate(("first.pth", "second.pth", "third.pth")):
+    for seed, name in enumerate(("best.pth", "second.pth", "third.pth")):
         torch.manual_seed(seed)
         # As timm's training script and a DDP wrapper leave them.
         state = timm.create_model("resnet18", num_classes=10).state_dict()
