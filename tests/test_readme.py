@@ -29,7 +29,7 @@ def test_the_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, capsys)
     space = {"train": data, "valid": [(images, torch.tensor([0, 1, 3, 2]))], "test": data, "images": images}
     exec(block, space)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].split()[:3] == ["cost", "accuracy", "NLL"]
+    assert printed[0].split()[:4] == ["cost", "params", "accuracy", "NLL"]
     assert [line.split("  ")[0] for line in printed[1:3]] == ["one network", "with heads"]
     assert space["bridge"].share <= 0.05
     assert space["bridge"].heads == 2

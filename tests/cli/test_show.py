@@ -93,7 +93,7 @@ def test_costs_of_networks_of_another_kind() -> None:
 def test_recipes_are_listed() -> None:
     listed = {row["name"]: row for row in data("recipes")}
     assert set(listed) == set(RECIPES)
-    assert listed["cifar10"]["bridges"] == 68
+    assert (listed["cifar10"]["networks"], listed["cifar10"]["methods"]) == (8, "paper")
     assert "Tiny ImageNet, 480 MB" in invoke("recipes")
 
 

@@ -117,5 +117,5 @@ def test_folders_that_do_not_fit(runs: Path, tmp_path: Path) -> None:
     changed = vit(0)
     changed.classifier = nn.Sequential(nn.Tanh(), nn.Linear(24, 3))
     mb.Ensemble(changed, [mb.Mode.from_module(changed)]).save(tmp_path / "own")
-    with pytest.raises(mb.ModebridgeError, match="custom module of which only the weights are stored"):
+    with pytest.raises(mb.ModebridgeError, match="is not stored with its weights"):
         mb.load(tmp_path / "own")

@@ -170,8 +170,8 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
         net = frozen_copy(build(config["net"], modes[0].state))
     else:
         raise ModebridgeError(
-            f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but got "
-            "none; pass net=, a module of the same architecture."
+            f"Expected net, because how to build {config['class']} is not stored with its weights, but got none; pass "
+            "net=, a module of the same architecture."
         )
     fill(net, modes[0].state, what)
     shapes = {name: buffer.shape for name, buffer in net.named_buffers()}

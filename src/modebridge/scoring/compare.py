@@ -39,16 +39,16 @@ class Comparison:
 
     def __repr__(self) -> str:
         base = next(iter(self.scores))
-        rows = [["", "cost", "accuracy", "NLL", f"NLL minus {base}", f"accuracy minus {base}, points"]]
+        rows = [["", "cost", "params", "accuracy", "NLL", f"NLL minus {base}", f"accuracy minus {base}, points"]]
         mixed = len({scored.temperature is None for scored in self.scores.values()}) > 1
         for name, scored in self.scores.items():
             apart = ["", ""]
             if (found := self.differences.get(name)) is not None:
                 apart = ["{:+.4f} [{:+.4f} to {:+.4f}]".format(*found["nll"])]
                 apart.append("{:+.2f} [{:+.2f} to {:+.2f}]".format(*(100 * one for one in found["accuracy"])))
-            cost = f"x{scored.cost.relative_flops:.2f}"
+            cost = [f"x{scored.cost.relative_flops:.2f}", f"x{scored.cost.relative_params:.2f}"]
             shown = f"{name} (not calibrated)" if mixed and scored.temperature is None else name
-            rows.append([shown, cost, f"{scored.accuracy:.2%}", f"{scored.nll:.4f}", *apart])
+            rows.append([shown, *cost, f"{scored.accuracy:.2%}", f"{scored.nll:.4f}", *apart])
         first, *widths = (max(len(row[k]) for row in rows) for k in range(len(rows[0])))
         lines = ([f"{name:{first}}", *map(str.rjust, cells, widths)] for name, *cells in rows)
         return "\n".join("  ".join(cells).rstrip() for cells in lines)

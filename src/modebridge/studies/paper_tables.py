@@ -222,8 +222,8 @@ def correspondence_study(run: Run) -> tuple[list[StudyTable], str]:
                 "KL": cell_of([pair.kl for pair in agreements], paper.get("KL", "")),
             }
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
-    notes = "R2 weights classes by their variance (docs/scores.md); +- is over pairs.", "Other: of another pair of modes."
-    table = StudyTable(f"Bridges against midpoints, {run.recipe.name}", columns, rows, notes)
+    note = "R2 weights classes by their variance (docs/scores.md). +- is over pairs; others are of another pair."
+    table = StudyTable(f"Bridges against midpoints, {run.recipe.name}", columns, rows, (note,))
     panels = [(column, {column: {name: cells[column] for name, cells in rows.items()}}) for column in ("R2", "KL")]
     return [table], dots_figure(panels)
 
