@@ -139,11 +139,7 @@ def _like(expected: Tensor, saved: Tensor) -> Tensor:
 
 
 def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
-    """The tensors of a mode of `net`: parameters and persistent buffers, with tied tensors only once.
-
-    Returns:
-        Parameters by name, buffers by name, and for every further name of a tied tensor its first name.
-    """
+    """Parameters, persistent buffers, and the first name of every further name of a tied tensor, kept once."""
     params, own_buffers = dict(net.named_parameters()), dict(net.named_buffers())
     first = {tensor: name for name, tensor in (*params.items(), *own_buffers.items())}
     for tensor, name in first.items():

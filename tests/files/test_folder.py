@@ -194,7 +194,7 @@ def test_a_network_of_the_users_own_is_given_again(tmp_path, net):
     net = net.eval()
     whole = mb.Ensemble(net, [Mode.from_module(net)])
     whole.save(tmp_path / "fast")
-    with pytest.raises(ModebridgeError, match=rf"is not stored with its weights, .*pass net="):
+    with pytest.raises(ModebridgeError, match=r"is not stored with its weights, .*pass net="):
         mb.load(tmp_path / "fast")
     images = torch.rand(2, 3, 8, 8) if isinstance(net, Plain) else torch.rand(2, 4)
     given = type(net)()

@@ -27,7 +27,19 @@ def test_differences_are_paired() -> None:
     assert found.differences["same"]["nll"] == (0.0, 0.0, 0.0)
     assert "one" not in found.differences
     lines = str(found).splitlines()
-    assert lines[0].split() == ["cost", "params", "accuracy", "NLL", "NLL", "minus", "one", "accuracy", "minus", "one,", "points"]
+    assert lines[0].split() == [
+        "cost",
+        "params",
+        "accuracy",
+        "NLL",
+        "NLL",
+        "minus",
+        "one",
+        "accuracy",
+        "minus",
+        "one,",
+        "points",
+    ]
     assert lines[1].startswith("one   x1.00")
     assert lines[2].startswith("two   x2.00")
     assert [record["name"] for record in found.to_dicts()] == ["one", "two", "same"]

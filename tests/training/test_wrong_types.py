@@ -36,7 +36,10 @@ def modes() -> list[mb.Mode]:
             "config to be a TrainConfig, but got dict; pass TrainC",
         ),
         (lambda: mb.distill(modes(), net(), DATA), "net to be a torch.nn.Module, but got list; pass the network first"),
-        (lambda: mb.export("a.onnx", mb.Ensemble(net(), modes()), example=X), "pass the ensemble first, then the path"),
+        (
+            lambda: mb.export("a.onnx", mb.Ensemble(net(), modes()), example=X),
+            "path of a file, but got Ensemble; pass the ens",
+        ),
         (lambda: mb.evaluate(net(), (X, Y)), r"yield batches \(images, labels\), but got one batch"),
         (lambda: mb.compare({"one": net()}, "test"), r"yield batches \(images, labels\), but got a str"),
         (lambda: fit_many(net(), [plan_bridge(net(), modes(), X)], DATA), "bridges by name to train, but got list"),

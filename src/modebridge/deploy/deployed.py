@@ -74,8 +74,7 @@ class DeployedEnsemble:
             path: .onnx or .pt2. A .pt2 archive contains code: load only files you trust.
             threads: CPU threads per call; None for the runtime's default. Ignored for .pt2, which uses torch's setting.
         """
-        place = Path(path)
-        check_format(place, "onnxruntime")
+        place = check_format(path, "onnxruntime")
         try:
             if not place.is_file():
                 what = "is not one" if place.exists() else "does not exist"
@@ -215,12 +214,17 @@ def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], li
     return meta, run
 
 
-def check_format(place: Path, *names: str) -> None:
-    """Refuse a wrong suffix, and .onnx without some packages, by default all that exporting needs.
+def check_format(path: Path | str, *names: str) -> Path:
+    """The path of a file; refuse a wrong suffix, and .onnx without some packages, by default all that exporting needs.
 
     ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
     cache as soon as it is loaded, and sends them.
     """
+    if not isinstance(path, str | Path):
+        raise ModebridgeError(
+            f"Expected the path of a file, but got {type(path).__name__}; pass the ensemble before it."
+        )
+    place = Path(path)
     if place.suffix not in (".onnx", ".pt2"):
         raise ModebridgeError(
             f"Expected a file ending in .onnx or .pt2, but got '{place}'; the suffix is that of its format."
@@ -237,3 +241,4 @@ def check_format(place: Path, *names: str) -> None:
         raise ModebridgeError(
             f"Expected {', '.join(names)} for .onnx files, but {error.name} is not installed; {install('onnx')}."
         ) from error
+    return place

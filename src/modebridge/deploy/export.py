@@ -78,12 +78,7 @@ def export(
         file = export(ensemble, "fast.onnx", images[:1])
         file(images).probabilities
     """
-    if not isinstance(path, str | Path):
-        raise ModebridgeError(
-            f"Expected the path of a file, but got {type(path).__name__}; pass the ensemble first, then the path."
-        )
-    place = Path(path)
-    check_format(place)
+    place = check_format(path)
     if isinstance(ensemble, Cascade):
         if threshold is not None or valid is not None:
             raise ModebridgeError(
@@ -113,11 +108,9 @@ def export(
     ruled = [name for name, rule in (("sets", fitted.sets), ("answered", fitted.answers)) if rule is not None]
     extra = [name for name in EXTRAS if name in outputs]
     meta |= {"threshold": threshold, "outputs": ["probabilities", *extra, *ruled, "used"]}
-    if "pixels" not in (info or {}):
-        for doubt in pixel_doubts(meta["pixels"]):
-            warnings.warn(doubt, stacklevel=2)
-    # Check the metadata before the long part.
-    metadata_json(meta, place)
+    for doubt in pixel_doubts(meta["pixels"]) if "pixels" not in (info or {}) else ():
+        warnings.warn(doubt, stacklevel=2)
+    metadata_json(meta, place)  # checked before the long part
     batches, shorter = probe(given, reference), _shorter(given, reference)
     names = None if isinstance(given, Tensor) else list(given)
     module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
@@ -139,8 +132,7 @@ def export(
         def ask(images: Inputs, threshold: float) -> Array:
             return file(images, threshold=threshold if file.cascade else None).probabilities
 
-        # Confidences may differ as much as probabilities may.
-        margin = max(MARGIN, tolerance)
+        margin = max(MARGIN, tolerance)  # confidences may differ as much as probabilities may
         parity = largest_difference(ask, reference, fitted, batches, cascade=file.cascade, margin=margin)
         if not parity < tolerance:
             raise ModebridgeError(

@@ -222,7 +222,8 @@ def _difference(places: Sequence[Place], wanted: Params, containers: Containers,
         all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
         return (
-            f"Expected {what} to hold the weights of {kind}, {some(list(wanted))}, but {got}; check the architecture."
+            f"Expected {what} to hold the weights of {kind}, {some(list(wanted))}, but {got}; check the architecture, "
+            "or pass a list of files without it."
         )
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
     missing, different = best.missing(wanted), best.different(wanted)

@@ -74,10 +74,7 @@ def load_checkpoint(
     """
     check_net(net)
     if not isinstance(path, str | PathLike):
-        raise ModebridgeError(
-            f"Expected the path of one checkpoint, but got {type(path).__name__}; load_checkpoints takes several, and "
-            "modules and state dicts too."
-        )
+        raise ModebridgeError(f"Expected one path, but got {type(path).__name__}; load_checkpoints takes several.")
     file = Path(path)
     if (folder := _pretrained_folder(net, file)) is not None:
         return _from_pretrained(net, folder)
@@ -129,11 +126,7 @@ def load_checkpoints(
             if (folder := _pretrained_folder(net, file)) is not None:
                 modes.append(_from_pretrained(net, folder))
             else:
-                try:
-                    places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
-                except ModebridgeError as error:
-                    hint = "" if whole else "; if it is no network, move it away, or pass a list of files"
-                    raise ModebridgeError(f"{str(error).removesuffix('.')}{hint}.") from error
+                places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
                 modes += [_mode(net, place.tensors, file) for place in places]
     return modes
 
