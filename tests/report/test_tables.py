@@ -1,4 +1,4 @@
-"""Tables: the same numbers for a terminal, as Markdown, LaTeX and JSON."""
+"""Tables: the same numbers for a terminal, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -50,9 +50,6 @@ def test_study_tables_in_all_forms() -> None:
     assert "| two | 89.00 | - |  |" in markdown
     assert "A note." in markdown
     assert "In brackets: the paper's number." in markdown
-    latex = TABLE.latex()
-    assert r"one\_1 & \textbf{91.00} $\pm$ 1.00 & \textbf{0.500} [0.51 ± 0.01] &  \\" in latex
-    assert r"$R^2$" in latex
     again = StudyTable.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert again.markdown() == markdown
     assert "91.00 ± 1.00" in text_of(study_table(TABLE))

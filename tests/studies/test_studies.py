@@ -57,7 +57,7 @@ def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
         if "R2" in cells:
             assert cells["R2"].mean <= 1
     place = write_study(part, folder)
-    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.csv", "table.tex", "figure.svg"}
+    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.csv", "figure.svg"}
     assert json.loads((place / "table.json").read_text())["name"] == name
     assert (place / "figure.svg").read_text().startswith("<?xml")
     # Everything is there now: a second time nothing is trained.

@@ -192,7 +192,7 @@ def study(
 ) -> None:
     """Reproduce one table or figure of the paper, or evaluate under distribution shift.
 
-    Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, CSV, LaTeX, SVG).
+    Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, CSV, SVG).
 
     ```sh
     modebridge study comparison digits

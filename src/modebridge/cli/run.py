@@ -236,7 +236,7 @@ def study(name: str, options: RunOptions, others: Sequence[str] = ()) -> None:
         for footnote in table.notes:
             console.print(footnote, style="dim")
     if folder.writes:
-        console.print(f"Written: {here(place)} (Markdown, JSON, CSV, LaTeX, SVG)", soft_wrap=True)
+        console.print(f"Written: {here(place)} (Markdown, JSON, CSV, SVG)", soft_wrap=True)
         console.next_steps((f"{program()} report {here(folder.path)}", "the page of the run, with this study"))
 
 

@@ -1,4 +1,4 @@
-"""The results table and the tables of studies: for a terminal, as Markdown, LaTeX and plain data."""
+"""The results table and the tables of studies: for a terminal, as Markdown and plain data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StudyTable:
         """The means of a column, of all rows or of some."""
         return [self.rows[name][column].mean for name in (self.rows if rows is None else rows)]
 
-    def text(self, row: str, column: Column, bold: str = "{}", between: str = " ± ") -> str:
+    def text(self, row: str, column: Column, bold: str = "{}") -> str:
         """One cell as text; empty if the row has none."""
         cell = self.rows[row].get(column.name)
         if cell is None:
@@ -91,7 +91,7 @@ class StudyTable:
         if len(self.rows) > 1 and text == self._best(column):
             text = bold.format(text)
         if cell.std is not None:
-            text += f"{between}{cell.std:.{column.digits}f}"
+            text += f" ± {cell.std:.{column.digits}f}"
         return text + (f" [{cell.paper}]" if cell.paper else "")
 
     def _best(self, column: Column) -> str:
@@ -109,22 +109,6 @@ class StudyTable:
         printed = any(cell.paper for cells in self.rows.values() for cell in cells.values())
         notes = [*self.notes, *(["In brackets: the paper's number."] if printed else [])]
         return "\n".join([f"**{self.title}**", "", _markdown(head, rows), *notes]) + "\n"
-
-    def latex(self) -> str:
-        """The table as a LaTeX tabular (booktabs)."""
-
-        def safe(text: str) -> str:
-            for sign in "&%#_":
-                text = text.replace(sign, "\\" + sign)
-            return text.replace("R2", "$R^2$")
-
-        head = " & ".join(["", *(safe(column.name) for column in self.columns)])
-        lines = [f"% {self.title}", r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule", head + r" \\"]
-        lines.append(r"\midrule")
-        for name in self.rows:
-            cells = [self.text(name, column, r"\textbf{{{}}}", r" $\pm$ ") for column in self.columns]
-            lines.append(" & ".join([safe(name), *cells]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def records(self) -> list[dict[str, Any]]:
         """Its cells as flat records, one per row: means, and spreads where there are some."""

@@ -44,12 +44,11 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:
-    """Write the tables of a study (.md, .json, .csv, .tex) and figure.svg to RUN/studies/NAME; return that folder."""
+    """Write the tables of a study (.md, .json, .csv) and figure.svg to RUN/studies/NAME; return that folder."""
     place = f"studies/{part.name}"
     data = {"name": part.name, "about": part.about, "tables": [table.to_dict() for table in part.tables]}
     folder.write_record(f"{place}/table.json", {**data, "figure": part.figure})
     folder.write(f"{place}/table.md", "\n".join(table.markdown() for table in part.tables))
-    folder.write(f"{place}/table.tex", "\n".join(table.latex() for table in part.tables))
     folder.write(f"{place}/table.csv", csv_of([record for table in part.tables for record in table.records()]))
     folder.write(f"{place}/figure.svg", part.figure)
     return folder.path / place
