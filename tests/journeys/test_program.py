@@ -101,7 +101,7 @@ def test_a_run_says_where_its_report_is(folder):
         assert words in answer.stdout
     assert f"Page: {out / 'report.html'} (all 11 rows, and the figures)" in answer.stdout
     assert f"  modebridge advise {out} --budget 1.2" in answer.stdout
-    assert "modes: done" in answer.stderr
+    assert "networks: done" in answer.stderr
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
     data = json.loads((out / "results.json").read_text())

@@ -83,7 +83,7 @@ def test_a_node_is_lost_with_what_it_was_doing(here: Path, tmp_path: Path) -> No
     lost: list[float] = []
 
     def lose(stage: str, *_: object) -> None:
-        if not lost and stage == "modes":  # one of three is done, another on its way
+        if not lost and stage == "networks":  # one of three is done, another on its way
             lost.append(time.monotonic())
             cluster.remove_node(second, allow_graceful=False)
 

@@ -100,7 +100,7 @@ class ModeMember(OneNetwork, TrainedNetwork):
     family = "deep ensemble"
     pattern = r"mode-(?P<number>\d+)"
     folder = "modes"
-    stage = "modes"
+    stage = "networks"
     together = "several"
 
     @property
@@ -224,7 +224,7 @@ class AlignedMode(Node):
     by: By
     base: str = ""
     folder = "aligned"
-    stage = "modes"
+    stage = "networks"
     trained = True
     one_core = False
 

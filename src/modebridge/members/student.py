@@ -44,7 +44,7 @@ class StudentMember(Method, OneNetwork, TrainedNetwork):
     method = "students"
     family = "distilled"
     folder = "students"
-    stage = "students"
+    stage = "distilled network"
     pattern = r"(?:distilled|student-(?:(?P<count>[1-9]\d*)|(?P<source>labels)))(?:-(?P<number>\d+))?"
     together = "all"
 
