@@ -29,7 +29,7 @@ with Path(__file__).with_suffix(".log").open("a") as log:
     log.write("imported ")
 
 def plain():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 def told(classes, channels):
     return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(),
@@ -54,7 +54,8 @@ def recipe():
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     (tmp_path / "my_layers.py").write_text(
-        "from torch import nn\ndef body(k):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, k))\n"
+        "from torch import nn\ndef body(k):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, k))\n"
     )
     file = tmp_path / "mine.py"
     file.write_text(CODE)
