@@ -97,7 +97,8 @@ def use(python: Path, place: Path, version: str) -> None:
     (place / "some.onnx").write_bytes(b"")
     for words in (("export", "runs/digits", "fast.onnx"), ("predict", "some.onnx", "--examples")):
         answer = run(program, *words, place=place, code=2)
-        expect("modebridge[onnx]" in answer.stderr, f"`modebridge {words[0]}` to name its extra: {answer.stderr}")
+        expect("pip install" in answer.stderr, f"`modebridge {words[0]}` to say what to install: {answer.stderr}")
+        expect("onnxruntime" in answer.stderr, f"ONNX Runtime among it: {answer.stderr}")
         expect("Traceback" not in answer.stderr, "no trace")
     run(program, "export", "runs/digits", "fast.pt2", place=place)
     answer = run(program, "predict", "fast.pt2", "--examples", "--json", place=place)
