@@ -68,7 +68,7 @@ def bench_target(target: Path, batches: str, device: str) -> None:
     record = {"what": str(target), **about, "device": where, "threads": threads, "load": load, "rows": rows}
     if console.print_data(record):
         return
-    table = plain_table("", "backend", "batch", "ms", "images/s", "time", "FLOPs", text=(0, 1))
+    table = plain_table("", "backend", "batch", "ms", "images/s", "time", "cost", text=(0, 1))
     for row in rows:
         cells = [row["backend"], str(row["batch"]), f"{1e3 * row['seconds']:.4g}", f"{row['images_per_second']:,.0f}"]
         cells += ["" if row[name] is None else f"x{row[name]:.3f}" for name in ("relative_time", "relative_flops")]
@@ -76,7 +76,7 @@ def bench_target(target: Path, batches: str, device: str) -> None:
     console.print(table)
     console.print(
         "ms: the median of all rounds. time: the median over rounds of the ratio to one network in the same round, "
-        "which need not be the ratio of the ms. FLOPs: in multiples of one network. "
+        "which need not be the ratio of the ms. Cost: multiply-adds, in multiples of one network. "
         f"{about['machine']}; on {where}, {plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
         style="dim",
     )

@@ -109,10 +109,8 @@ def export(
     if console.print_data({"file": str(done.path), **meta}):
         return
     console.print(f"File: {done.path}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
-    console.print(
-        f"Members: {' + '.join(meta['members'])}; x{meta['cost']['relative_flops']:.3f} FLOPs of one network."
-    )
-    average = f", x{scores['relative_flops']:.3f} FLOPs on average" if done.cascade else ""
+    console.print(f"Members: {' + '.join(meta['members'])}; cost x{meta['cost']['relative_flops']:.3f} of one network.")
+    average = f", cost x{scores['relative_flops']:.3f} on average" if done.cascade else ""
     console.print(
         f"Test split: accuracy {100 * scores['accuracy']:.2f} %, NLL {scores['nll']:.4f} at temperature "
         f"{meta['temperature']:.3f}{average}."

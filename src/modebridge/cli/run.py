@@ -27,6 +27,7 @@ from modebridge.runs import (
     begin,
     recipe_in,
     run_recipe,
+    training_of,
     write_page,
     write_results,
 )
@@ -128,7 +129,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
                 executor=executor,
                 replace=options.replace,
             )
-        record = write_results(result, folder)
+        record, training = write_results(result, folder), training_of(folder, result.rows)
         page = folder.path / "report.html"
         if folder.read_only:
             warn("The folder is read-only: results and report were not updated.")
@@ -144,9 +145,9 @@ def run(options: RunOptions, on: str | None = None) -> None:
         console.print(f"Note: {warning}", style="yellow")
     console.print(
         f"{len(result.table.test_labels):,} test images, seed {seed}; NLL calibrated on validation images, cost in "
-        "multiply-adds:"
+        f"multiply-adds{', training in epochs of one network' if training else ''}:"
     )
-    console.print(terminal_table(short_rows(result.rows)))
+    console.print(terminal_table(short_rows(result.rows), training))
     console.print(record["summary"])
     if recipe.data.name == "digits":
         console.print(TOY)

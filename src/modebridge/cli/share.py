@@ -61,7 +61,7 @@ def push(
         return
     console.print(f"{'Folder' if only_folder else 'Uploaded'}: {place}", soft_wrap=True)
     console.print(
-        f"Members: {' + '.join(shared.names)}; x{flops:.3f} FLOPs of one network. Test split: accuracy "
+        f"Members: {' + '.join(shared.names)}; cost x{flops:.3f} of one network. Test split: accuracy "
         f"{100 * scored.accuracy:.2f} %, NLL {scored.nll:.4f}."
     )
 

@@ -91,16 +91,16 @@ def show_cost(recipe: Recipe, *, paper: bool) -> None:
     console = Screen()
     if console.print_data(records):
         return
-    extra = ["FLOPs[P]", "params[P]"] if paper else []
+    extra = ["cost[P]", "params[P]"] if paper else []
     norm = f" {recipe.norm}" if setting.network.spec is not None else ""  # others have their own
-    table = plain_table(f"{recipe.name}{norm}", "M MACs", "M params", "FLOPs", "params", *extra)
+    table = plain_table(f"{recipe.name}{norm}", "M multiply-adds", "M params", "cost", "params", *extra)
     for record in records:
         millions = [record[key] / 1e6 for key in ("flops", "params")]
         cells = [f"{one:,.1f}" if one >= 100 else f"{one:.3g}" for one in millions]
         keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
         table.add_row(record["name"], *cells, *(f"x{record[key]:.3f}" if key in record else "" for key in keys))
     console.print(table)
-    console.print("FLOPs and params: multiples of one network, counted over convolutions and matrix products.")
+    console.print("Cost: multiply-adds of convolutions and matrix products. Cost and params: multiples of one network.")
     if paper:
         console.print("[P]: as in the paper, with elementwise work, and bridge parameters divided by three networks.")
 
@@ -187,15 +187,17 @@ def advise_run(
         warn(*([export] if absent else []))
         return
     cascade = chosen.threshold is not None
-    unit, use = {"flops": "FLOPs", "params": "params"}[cost_unit], _described(chosen, recipe)
+    unit, use = {"flops": "cost", "params": "params"}[cost_unit], _described(chosen, recipe)
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
     first, alone = in_words([one], recipe), table.score([one], "valid")
-    lines = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
+    lines = plain_table("", unit, "ACC %", "NLL", f"minus {first}", "members", text=(0, 5))
     best = [choice for choice in (*advice.by_size, advice.cascade) if choice is not None]
     shown = {(choice.members, choice.threshold): choice for choice in (alone, *best, chosen)}
     for key, choice in sorted(shown.items(), key=lambda item: advice.cost(item[1])):
         mark = "*" if key == (chosen.members, chosen.threshold) else ""
-        cells = (f"x{advice.cost(choice):.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
+        cells = [f"x{advice.cost(choice):.3f}", f"{100 * choice.accuracy:.2f}", f"{choice.nll:.4f}", ""]
+        if found := choice.intervals.get("gain"):
+            cells[-1] = f"{choice.nll - alone.nll:+.3f} [{-found[1]:+.3f} to {-found[0]:+.3f}]"
         lines.add_row(mark, *cells, _described(choice, recipe))
     console.print(lines)
     nothing, few = chosen.members == (one,), len(table.valid_labels) < FEW
@@ -212,8 +214,8 @@ def advise_run(
         console.print(f"So few images can tell only large differences apart{hint}.")
     if max_loss is not None:
         kept = f"Its accuracy is at most {max_loss:g} % of the images below that of all members (95 % confidence)."
-        none = advice.refused or "none within the budget keeps that loss and has a lower NLL."
-        console.print(kept if cascade else f"No cascade: {none}")
+        none = advice.refused or "none within the budget has a lower NLL."
+        console.print(kept if cascade else f"No cascade that loses at most {max_loss:g} % of the images: {none}")
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
     beside = "" if nothing else f"; {first} has {alone.nll:.4f} and {100 * alone.accuracy:.2f} %"
     console.print(

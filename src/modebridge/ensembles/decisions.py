@@ -197,9 +197,9 @@ def cascade_threshold(first: Tensor, full: Tensor, labels: Tensor, max_loss: flo
     lowest = _lowest(lost, torch.full_like(lost, len(labels)), max_loss, {0: 1 - confidence})
     if lowest is None:
         raise ModebridgeError(
-            f"Expected a threshold that loses at most {max_loss:g} at a confidence of {confidence:g}, but the "
-            f"{len(labels)} validation images show none; at least {_fewest(max_loss, 1 - confidence)} images without a "
-            "loss are needed: use more images, or allow more."
+            f"Expected a threshold that loses at most {100 * max_loss:g} % of the images, but {len(labels)} validation "
+            f"images cannot show that (it takes {_fewest(max_loss, 1 - confidence)}, even without any loss); use "
+            "more images, or allow more."
         )
     return float(THRESHOLDS[lowest])
 

@@ -33,7 +33,7 @@ LOOKS = {
 }
 """The color and marker of a family of rows, the same in every figure and on every page."""
 LEAST_IN_BIN = 5  # the accuracy of fewer images is noise
-WIDTH = 8.4  # inches, of every figure: one width for all keeps their text the same size on the page
+WIDTH, NARROW = 8.4, 4.4  # inches, of every figure, and on a phone: text has the same size on the page in all of them
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -70,11 +70,11 @@ def styled(draw: Callable[P, str]) -> Callable[P, str]:
     return drawn
 
 
-def axes_of(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+def axes_of(rows: int, columns: int, height: float, width: float = WIDTH, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure and its axes in reading order."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 
@@ -86,7 +86,7 @@ def svg_of(figure: Figure) -> str:
             handles.setdefault(label, handle)
     if handles:
         letters = max(map(len, handles))
-        columns = max(1, int(72 * WIDTH // (5 * letters + 38)))  # points per letter, and of the handle
+        columns = max(1, int(72 * figure.get_figwidth() // (5 * letters + 38)))  # points per letter, and of the handle
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
         figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(handles) / columns) + 0.1)
     buffer = io.StringIO()
@@ -110,14 +110,14 @@ def colors_of(rows: Sequence[Row]) -> dict[str, str]:
 
 
 @styled
-def cost_figure(rows: Sequence[Row]) -> str:
-    """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
+def cost_figure(rows: Sequence[Row], narrow: bool = False) -> str:
+    """Accuracy and calibrated NLL against cost, with intervals; deep ensembles are joined by a dashed line.
 
     Those are named; others are in the legend, as names would collide where many rows cost little. Rows that are far
     worse than one network are listed below an axis instead of drawn: they would flatten all others.
     """
     ensembles = [row for row in rows if row.family == rows[0].family]
-    figure, axes = axes_of(1, 2, 3.4)
+    figure, axes = axes_of(2, 1, 5.4, NARROW) if narrow else axes_of(1, 2, 3.4)
     for axis, (score, label, scale) in zip(
         axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True
     ):
@@ -139,7 +139,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
             axis.annotate(short, place, side, textcoords="offset points", fontsize=8, ha="right")
         missing = ", ".join(f"{row.name} ({places[row.name][1]:.3g})" for row in far)
         below = f"\nnot shown, far worse: {missing}" if missing else ""
-        axis.set_xlabel(f"FLOPs, relative to one network{below}", wrap=True)
+        axis.set_xlabel(f"cost of one image, in networks{below}", wrap=True)
         axis.set_ylabel(label)
         axis.margins(x=0.14, y=0.1)
     return svg_of(figure)
@@ -193,9 +193,7 @@ def correspondence_figure(
 ) -> str:
     """R2 and KL of every imitator against every target; the better, the darker."""
     figure, axes = axes_of(1, 2, 0.9 + 0.26 * len(bridges), sharey=True)
-    for axis, (score, title, colors) in zip(
-        axes, (("r2", "R2", "Greens"), ("kl", "KL, nats", "Oranges_r")), strict=True
-    ):
+    for axis, (score, title, colors) in zip(axes, (("r2", "R2", "Greys"), ("kl", "KL, nats", "Greys_r")), strict=True):
         table = np.array([[getattr(pair, score) for pair in row] for row in compared])
         axis.grid(False)
         # Half opaque, so that the numbers stay readable on every color.

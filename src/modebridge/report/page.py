@@ -105,6 +105,7 @@ def page(data: PageData) -> str:
         data=data,
         figures=figures,
         top=cost_figure(data.rows),
+        top_on_phones=cost_figure(data.rows, narrow=True),
         flags={row.name: _flags(row) for row in data.rows},
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
         summary=verdict(data.rows, data.answers.guess_nll, networks_alone(data.rows, data.answers)),

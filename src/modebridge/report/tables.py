@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TERMS = {
-    "FLOPs": "multiply-adds per image, relative to one network; for a cascade the average over the test images",
+    "cost, FLOPs": "multiply-adds per image, relative to one network; for a cascade the average over the test images",
     "params, #Params": "number of parameters, relative to one network",
     "ACC": "accuracy on the test split, in percent",
     "NLL": "negative log-likelihood in nats; lower is better",
@@ -165,7 +165,7 @@ def study_table(table: StudyTable) -> Table:
     return drawn
 
 
-COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
+COLUMNS = ("members", "cost", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
 
 
 DECISIONS = {
@@ -187,13 +187,13 @@ def decisions_table(rows: Sequence[Row]) -> StudyTable:
     return StudyTable("Decisions on the test split", tuple(DECISIONS), cells)
 
 
-def terminal_table(rows: Sequence[Row]) -> Table:
-    """A few rows for a terminal: what they are, cost, accuracy and NLL."""
-    table = plain_table("", "cost", "accuracy", "NLL", text=())
+def terminal_table(rows: Sequence[Row], training: Mapping[str, float]) -> Table:
+    """A few rows for a terminal: what they are, cost, accuracy, NLL, and the epochs of `training`, if known."""
+    table = plain_table("", "cost", "accuracy", "NLL", *(["training"] if training else []), text=())
     for row in rows:
         scored = row.scores
-        cost = f"x{scored.cost.relative_flops:.2f}"
-        table.add_row(row.name, cost, f"{scored.accuracy:.1%}", f"{scored.nll:.3f}")
+        cells = [f"x{scored.cost.relative_flops:.2f}", f"{scored.accuracy:.1%}", f"{scored.nll:.3f}"]
+        table.add_row(row.name, *cells, *([f"{training[row.name]:.0f} epochs"] if training else []))
     return table
 
 

@@ -14,10 +14,26 @@ SHOWN = ("one", "distilled", "heads", "bridge", "control", "cascade", "two")
 
 
 def short_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a newcomer needs: one network, what is made of several at its cost, the best, two networks."""
+    """The rows that a newcomer needs: one network, what is made of several at its cost, the best, two networks.
+
+    Also the deep ensemble that the verdict compares with.
+    """
     hidden = "bridge" if any(row.role == "heads" for row in rows) else ""
-    best = best_cheap(rows)
-    return [row for row in rows if row is best or (row.role in SHOWN and row.role != hidden)]
+    named = _named(rows)
+    also = best_cheap(rows), named and _reached(named, rows)
+    return [row for row in rows if row in also or (row.role in SHOWN and row.role != hidden)]
+
+
+def _named(rows: Sequence[Row]) -> Row | None:
+    """The row that the verdict is about: that of heads, else of a bridge, else the best cheap one."""
+    by_role = {row.role: row for row in rows}
+    return by_role.get("heads") or by_role.get("bridge") or best_cheap(rows)
+
+
+def _reached(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The largest deep ensemble whose NLL a row has, at the precision that is printed."""
+    levels = [other for other in rows if other.family == rows[0].family]
+    return next((one for one in reversed(levels) if round(row.scores.nll, 3) <= round(one.scores.nll, 3)), None)
 
 
 def best_cheap(rows: Sequence[Row]) -> Row | None:
@@ -51,7 +67,8 @@ def verdict(rows: Sequence[Row], guess_nll: float, alone: Sequence[float] = ()) 
     """
     said = _verdict(rows, guess_nll)
     if len(alone) > 1 and alone[0] == max(alone):
-        said += f" The first network is the worst of the {len(alone)}: the best one alone has {min(alone):.3f}."
+        worst = f" The first network is the worst of the {len(alone)}, which flatters the rest"
+        said += f"{worst}: the best one alone has {min(alone):.3f}."
     return said
 
 
@@ -69,7 +86,7 @@ def _verdict(rows: Sequence[Row], guess_nll: float) -> str:
         if best is None or not helps(best):
             return f"{said}. Nothing else helped either; use more test images, or train the networks longer."
         return f"{said}. What helped most for less than the cost of two is {best.name}: NLL {_price(best)}."
-    named = by_role.get("heads") or by_role.get("bridge") or best
+    named = _named(rows)
     if named is None:
         return (
             f"Two networks take the NLL from {one.nll:.3f} to {two.nll:.3f}, at twice the cost. Nothing else was made."
@@ -100,20 +117,17 @@ def _cost(row: Row) -> str:
 
 def _worth(row: Row, rows: Sequence[Row]) -> str:
     """How many networks a row is worth, at the precision that is printed."""
-    ensembles = [other for other in rows if other.family == rows[0].family]
-    own, levels = round(row.scores.nll, 3), [round(other.scores.nll, 3) for other in ensembles]
-    if not helps(row):
+    one, two, *_ = (round(other.scores.nll, 3) for other in rows if other.family == rows[0].family)
+    own, reached = round(row.scores.nll, 3), _reached(row, rows)
+    if not helps(row) or reached is None:
         how = "worse" if row.scores.intervals.get("gain", (0.0, 0.0))[1] < 0 else "not clearly better"
-        return f"is {how} than one network: NLL {own:.3f}, one network {levels[0]:.3f}"
-    reached = [k for k, level in enumerate(levels) if own <= level]
-    if max(reached) == 0:
-        share = f"{closed_gap(levels[0], own, levels[1]):.0%}"
+        return f"is {how} than one network: NLL {own:.3f}, one network {one:.3f}"
+    if reached.role == "one":
+        share = f"{closed_gap(one, own, two):.0%}"
         if bounds := row.scores.intervals.get("closed"):
             share += f" (95% interval {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f})"
-        figures = f"NLL {own:.3f}, one {levels[0]:.3f}, two {levels[1]:.3f}"
+        figures = f"NLL {own:.3f}, one {one:.3f}, two {two:.3f}"
         return f"closes {share} of the gap between one network and two: {figures}".replace("%", " %")
-    last = max(reached)
-    (low, _), (_, high) = (one.scores.intervals["gain"] for one in (row, ensembles[last]))
-    how = "better than" if low > high else "about as good as"
-    count = ensembles[last].name
-    return f"is {how} {count}: NLL {own:.3f}, one {levels[0]:.3f}, {count.partition(' ')[0]} {levels[last]:.3f}"
+    (low, _), (_, high) = (each.scores.intervals["gain"] for each in (row, reached))
+    how, count = "better than" if low > high else "about as good as", reached.name.partition(" ")[0]
+    return f"is {how} {reached.name}: NLL {own:.3f}, one {one:.3f}, {count} {reached.scores.nll:.3f}"

@@ -19,6 +19,7 @@ from modebridge.runs.results import (
     main_rows as main_rows,
     missing_members as missing_members,
     read_answers as read_answers,
+    training_of as training_of,
     write_page as write_page,
 )
 from modebridge.runs.run import Run as Run, run_recipe as run_recipe, write_results as write_results

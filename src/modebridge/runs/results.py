@@ -145,7 +145,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         samples=_samples(folder, recipe),
         heads=_of_heads(existing, recipe, answers),
         bridges=_of_bridges(existing, answers),
-        training=_training(folder, rows),
+        training=training_of(folder, rows),
         metrics={kind: series for kind, some in trained.items() if (series := _epochs(some))},
         studies=_studies(folder),
         provenance=_provenance(recipe, seed, results, trained),
@@ -167,7 +167,7 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
     return folder.path / "report.html"
 
 
-def _training(folder: RunFolder, rows: Sequence[Row]) -> dict[str, float]:
+def training_of(folder: RunFolder, rows: Sequence[Row]) -> dict[str, float]:
     """The work of training each row with all that it depends on, in epochs of one network."""
     recipe, seed = find_recipe_of(folder)
     if folder.record(GIVEN):

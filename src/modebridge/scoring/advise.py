@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -37,7 +37,7 @@ class Advice:
     """The recommended combination and others, scored on the validation split.
 
     Args:
-        chosen: the recommendation.
+        chosen: the recommendation; it and the others have the interval `gain`, one network's NLL minus theirs.
         by_size: the best combination of 1, 2, ... members within the budget.
         cascade: the best cascade, if any was considered.
         prices: cost of each member in networks.
@@ -140,7 +140,8 @@ def advise(
     optimism = float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean())
 
     def scored(k: int) -> Scored:
-        return table.score(candidates[k][0], "valid", threshold=candidates[k][1])
+        found = table.score(candidates[k][0], "valid", threshold=candidates[k][1])
+        return replace(found, intervals={"gain": interval_of(means[:, 0] - means[:, k])} if k else {})
 
     ranked = sorted(range(len(plain)), key=lambda k: float(nlls[k]))
     by_size = tuple(scored(next(k for k in ranked if plain[k][0] in some)) for some in sizes)
@@ -196,7 +197,7 @@ class _Search:
                 try:
                     threshold = cascade_threshold(alone, full, table.valid_labels, max_loss, confidence)
                 except ModebridgeError as error:
-                    self.refused = str(error)
+                    self.refused = str(error).partition(", but ")[2]
                     continue
             share = float((alone.amax(dim=1) < threshold).double().mean())
             cost = self._prices[first] + share * sum(self._prices[name] for name in ordered[1:])
