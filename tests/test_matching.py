@@ -9,7 +9,7 @@ import torch
 import modebridge as mb
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.matching import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
+from modebridge.matching import draw_mixing, kl_divergence, label_shares, mixed, mixed_labels, pixel_shares
 from tests.scenarios import EXACT, Vectors, blobs, quick
 
 
@@ -149,3 +149,12 @@ def test_spans_of_tokens_are_exchanged():
     torch.testing.assert_close(labels.sum(dim=1), torch.ones(8, dtype=EXACT))
     many = label_shares(drawn(4000, 0.0, 1.0, 0), torch.zeros(4000, 500, dtype=torch.long), EXACT)
     assert 0.5 < many.mean() < 0.7, "uniform before spans are clipped at the ends"
+
+
+def test_classes_that_the_target_excludes_contribute_nothing():
+    """As a network with masked classes has them: zero probability, and minus infinity as the logit."""
+    logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
+    loss = kl_divergence(torch.tensor([[0.25, 0.75, 0.0]]), logits)
+    assert loss.item() == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5))
+    loss.sum().backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.25, -0.25, 0.0]]))

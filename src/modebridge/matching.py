@@ -33,7 +33,8 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     tensor([0.])
     """
     negative_entropy: Tensor = torch.special.xlogy(target, target)
-    return (negative_entropy - target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
+    cross = torch.where(target > 0, target * F.log_softmax(logits, dim=-1), 0.0)  # masked classes: 0 times -inf
+    return (negative_entropy - cross).sum(dim=-1)
 
 
 def bridge_loss(target: Tensor, logits: Tensor, heads: int = 1) -> Tensor:

@@ -54,7 +54,7 @@ def lines(answer):
 
 def test_what_export_says(made):
     root, answer, _ = made
-    assert "Members: mode-0 + I-0-1-small + I-0-2-small; x1.0" in answer.stdout.replace("\n", " ")
+    assert "Members: mode-0 + I-0-1-small + I-0-2-small; cost x1.0" in answer.stdout.replace("\n", " ")
     assert "Parity: the file's probabilities are within" in answer.stdout
     assert "# classify images, or --examples\n" in answer.stdout
     assert answer.stdout.endswith("# answer over HTTP\n")
@@ -75,8 +75,8 @@ def test_good_images_are_answered_and_bad_ones_named(made, monkeypatch):
     for name, words in (
         ("bad", "an image file, but got 12 bytes"),
         ("pipe", "an image file, or a folder of images"),
-        ("link", "a readable file, but got 'No such file"),
-        ("long", "a readable file, but got 'File name too long"),
+        ("link", "an image to read, but got 'No such file"),
+        ("long", "an image to read, but got 'File name too long"),
     ):
         assert f"{name}.png: Expected {words}" in answer.stderr
     assert "Skipped 4 of 7 images" in answer.stderr

@@ -52,7 +52,7 @@ def test_advice_keeps_to_its_budgets(run: Path, unit: str, options: tuple[object
 def test_too_few_images_for_a_limited_loss_leave_the_other_advice(run: Path) -> None:
     shown = " ".join(invoke("advise", run, "--max-loss", 0.2).split())
     assert "* Use mode 2 " in shown
-    assert "No cascade: Expected a threshold that loses at most 0.002 at a confidence of" in shown
+    assert "No cascade that loses at most 0.2 % of the images:" in shown
 
 
 def test_bad_advice_is_refused(run: Path) -> None:
@@ -86,7 +86,7 @@ def test_costs_of_networks_of_another_kind() -> None:
     assert [name for name, row in rows.items() if "paper_flops" not in row] == ["packed ensemble, 4 members, width x2"]
     shown = invoke("cost", "digits", *settings, "--paper")
     assert "digits frn" in shown
-    assert "FLOPs[P]" in shown
+    assert "cost[P]" in shown
     assert "[P]: as in the paper" in " ".join(shown.split())
 
 

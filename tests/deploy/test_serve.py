@@ -186,7 +186,7 @@ def test_what_stops_it_before_it_starts(tmp_path, little_onnx):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ModebridgeError, match=f"port {port} of 127.0.0.1 to be free, but got"):
+        with pytest.raises(ModebridgeError, match=f"to listen on port {port} of 127.0.0.1, but got"):
             serve(little_onnx, ServeConfig(port=port))
 
 

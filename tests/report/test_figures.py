@@ -41,7 +41,7 @@ def test_lines_have_a_legend_below_the_axes_and_whole_ticks() -> None:
 
 def test_the_same_figure_is_the_same_text() -> None:
     rows = [row("DE-1", 0.4, flops=1.0), row("DE-2", 0.3, flops=2.0), row("DE-1 + 1 bridge I", 0.35)]
-    assert cost_figure(rows) == cost_figure(rows)
+    assert cost_figure(rows) == cost_figure(rows) != cost_figure(rows, narrow=True)
 
 
 def test_rows_far_worse_are_named_instead_of_drawn() -> None:
@@ -53,7 +53,7 @@ def test_rows_far_worse_are_named_instead_of_drawn() -> None:
     ]
     svg = cost_figure(rows)
     assert "not shown, far worse: untrained (3.2)" in svg
-    assert "relative to one network" in svg
+    assert "cost of one image, in networks" in svg
     assert "not shown" not in cost_figure(rows[:-1])
 
 

@@ -44,7 +44,7 @@ class _Checker(HTMLParser):
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "br", "img", "input", "link", "hr"):
+        if tag not in ("meta", "br", "img", "input", "link", "hr", "source"):
             self.open.append(tag)
         self.ids += [value or "" for key, value in attrs if key == "id"]
         self.links += [value or "" for key, value in attrs if key in ("src", "href", "xlink:href")]

@@ -72,13 +72,16 @@ def test_what_is_no_table_is_refused(damage: dict[str, Any]) -> None:
 def test_the_results_table_in_all_forms() -> None:
     rows = [row("DE-1", 0.4), row("DE-2", 0.3, flops=2.0, dee=2.0, intervals={"gain": (0.05, 0.15)})]
     lines = markdown_table(rows).splitlines()
-    assert lines[0] == "| members | FLOPs | params | ACC % | NLL | ECE | Brier | DEE |"
+    assert lines[0] == "| members | cost | params | ACC % | NLL | ECE | Brier | DEE |"
     assert lines[-1] == "| DE-2 | x2.00 | x1.08 | 92.5 | 0.300 | 0.020 | 0.100 | 2.00 |"
     beyond = [row("DE-2", 0.3, dee=1.0), row("better", 0.2, dee=3.1), row("worse", 0.5, dee=0.7)]
     assert [*dee_cells(beyond).values()] == ["1.00", ">2", "<1"], "no more is known than that"
     # No reference, or DE-2 worse than DE-1, has no number to print.
     assert lines[-2].endswith("| - |")
-    assert max(map(len, text_of(terminal_table(rows), 80).splitlines())) <= 80
+    shown = text_of(terminal_table(rows, dict.fromkeys((row.name for row in rows), 220.0)), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "220 epochs" in shown
+    assert "epochs" not in text_of(terminal_table(rows, {}), 80)
     plain = as_dicts(rows)
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert (plain[0]["dee"], plain[1]["relative_flops"]) == (None, 2.0)

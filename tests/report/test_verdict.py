@@ -94,7 +94,7 @@ def test_what_is_said(rows: list[Row], words: str) -> None:
     assert said.count(". ") <= 1, "two sentences"
     assert (
         verdict(rows, GUESS, [0.4, 0.3, 0.35])
-        == f"{said} The first network is the worst of the 3: the best one alone has 0.300."
+        == f"{said} The first network is the worst of the 3, which flatters the rest: the best one alone has 0.300."
     )
     assert verdict(rows, GUESS, [0.3, 0.2, 0.4]) == said
 
@@ -105,3 +105,5 @@ def test_the_rows_that_are_shown_first() -> None:
     assert [one.role for one in short_rows(outcome(0.4, 0.3, bridge=0.37))] == ["one", "two", "bridge"]
     rows = outcome(0.4, 0.3, bridge=0.35, control=0.34, other=0.32)
     assert short_rows(rows) == rows, "what the verdict names is shown"
+    rows = outcome(0.4, 0.3, 0.2, heads=0.2)
+    assert short_rows(rows) == rows, "also the networks that it compares with"

@@ -149,7 +149,7 @@ def test_batch_norm_in_the_base_or_a_bridge_refuses_the_paper_s_rule():
     body = body_for((4, 8, 8), 3, "I", norm="bn")
     assert combination_cost(bn, (1, 8, 8), 1).flops > 0
     for net, bridges in [(bn, []), (frn, [(body, [(4, 8, 8)])])]:
-        with pytest.raises(ModebridgeError, match=r"fitted, but got BatchNorm2d in .* use convention='counted'"):
+        with pytest.raises(ModebridgeError, match=r"fitted, but got BatchNorm2d in .* leave out the paper's counting"):
             combination_cost(net, (1, 8, 8), 1, bridges, "paper")
     with pytest.raises(ModebridgeError, match="but got none in Linear"):
         combination_cost(nn.Linear(3, 2), (3,), 1, convention="paper")

@@ -71,3 +71,10 @@ def test_auroc_is_scikit_learns(inside: int, outside: int, grid: int) -> None:
     for wrong in (scores[:0], scores * math.nan):
         with pytest.raises(ModebridgeError, match="scores of both sets"):
             auroc(scores, wrong)
+
+
+@pytest.mark.parametrize("n", [20, 40, 60, 100, 200])
+def test_all_images_are_answered_at_their_own_risk(n: int) -> None:
+    """One in 20 is wrong: rounding of the means over equal confidences must not cost images."""
+    wrong = torch.arange(n) % 20 == 0
+    assert risk_coverage(torch.tensor([[0.6, 0.4]]).repeat(n, 1), wrong.long()).coverage_at(0.05) == 1

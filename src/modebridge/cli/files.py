@@ -93,7 +93,7 @@ def export(
         raise ModebridgeError("Expected --threshold or --average-cost, but got both; give one.")
     if threshold is not None and not threshold >= 0:
         raise ModebridgeError(f"Expected --threshold to be at least 0, but got {threshold}; raise it.")
-    run, names = existing(folder), listed("--members", members)
+    run, names, replaced = existing(folder), listed("--members", members), file.is_file()
     note("Reading members and fitting temperatures ...")
     with naming_damage(run):
         options = {"average_cost": average_cost, "threshold": threshold, "coverage": coverage, "risk": risk}
@@ -108,7 +108,8 @@ def export(
     meta, scores, console = done.meta, done.meta["scores"], Screen()
     if console.print_data({"file": str(done.path), **meta}):
         return
-    console.print(f"File: {done.path}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
+    place = f"{done.path}{' (replaced)' if replaced else ''}"
+    console.print(f"File: {place}, {done.path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
     console.print(f"Members: {' + '.join(meta['members'])}; cost x{meta['cost']['relative_flops']:.3f} of one network.")
     average = f", cost x{scores['relative_flops']:.3f} on average" if done.cascade else ""
     console.print(
@@ -165,6 +166,8 @@ def predict(
 ) -> None:
     """Classify images with an exported file. Unreadable images are reported and skipped (exit code 1).
 
+    Images are resized to the size that the file takes.
+
     With --json, prints one line per image.
 
     ```sh
@@ -200,7 +203,7 @@ def predict(
                 batch.append((image, from_path(image, shape)))
             except (ModebridgeError, OSError) as error:
                 bad += 1
-                system = f"Expected a readable file, but got '{getattr(error, 'strerror', error)}'; check it."
+                system = f"Expected an image to read, but got '{getattr(error, 'strerror', error)}'; check the path."
                 # Not wrapped: a program may read it.
                 say(f"{image}: {system if isinstance(error, OSError) else error}", fold=False)
         pixels = np.array([one for _, one in batch], np.float32).reshape(-1, *shape)

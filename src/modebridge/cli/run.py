@@ -101,6 +101,8 @@ def _place(options: RunOptions, recipe: Recipe, seed: int) -> Path:
     """The run folder's path."""
     if options.out is None and options.recipe and (Path(options.recipe) / RECIPE).is_file():
         return Path(options.recipe)
+    if options.out is not None and options.out.is_file():
+        raise ModebridgeError(f"Expected --out to be a folder, but '{options.out}' is a file; choose another name.")
     return options.out or Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
@@ -160,7 +162,10 @@ def run(options: RunOptions, on: str | None = None) -> None:
     place, file, best = here(folder.path), f"{recipe.name}.onnx", best_cheap(result.rows)
     cascades = " --cascades" if best is not None and best.average_cost is not None else ""
     console.next_steps(
-        (f"{program()} advise {place} --budget 1.2{cascades}", "which members to use, for a cost that you choose"),
+        (
+            f"{program()} advise {place} --budget 1.2{cascades}",
+            "which members to use, judged on validation images alone",
+        ),
         None if cascades else (f"{program()} export {place} {file}", "what advise recommends, as one file"),
         (f"{program()} predict {file} --examples", "classify images with it")
         if recipe.data.name == "digits" and not cascades

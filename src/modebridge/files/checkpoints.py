@@ -208,7 +208,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise ModebridgeError(
             f"Expected '{folder}' to contain weight files ({', '.join(_ENDINGS)}), or one in each subfolder, but got "
-            "none; pass a list of files."
+            "none; pass the folder or the files that hold them."
         )
     return sorted(files, key=lambda file: natural(str(file)))
 

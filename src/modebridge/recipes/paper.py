@@ -114,6 +114,10 @@ def read_recipe(name: str) -> tuple[Recipe, int | None]:
     if (kept := path / "recipe.toml").is_file():  # a run folder
         path, name = kept, str(kept)
     if not name.endswith((".toml", ".py")):
+        if name not in RECIPES and path.exists():
+            raise ModebridgeError(
+                f"Expected a recipe (.py or .toml) or a run folder, but got '{name}'; check the path."
+            )
         return find_recipe(name), None
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")

@@ -149,7 +149,7 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
         at = f" in line {lines[-1]}" if lines else ""
         hint = f"install {missing}" if missing else "fix it, or see all of it with --debug"
         if "torchvision::" in str(error):  # built for another torch
-            hint = "install matching versions of torch and torchvision"
+            hint = "install versions of torch and torchvision that match, both for the CPU or both for CUDA"
         raise ModebridgeError(
             f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'{at}; {hint}."
         ) from error

@@ -28,6 +28,8 @@ SHORTLIST = 16
 """Combinations of each size that are calibrated: the search itself compares them without a temperature."""
 CHUNK = 10_000_000
 """Maximum number of probabilities averaged at once."""
+DRAWS, ERROR = 1000, 0.05
+"""Draws of the luck of the best of many, and the probability to take a combination that does not help."""
 EPSILON = 1e-9
 """Tolerance when comparing a cost, a sum of floats, with a budget."""
 
@@ -98,7 +100,7 @@ def advise(
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
     search = _Search(table, names, prices)
     sizes = search.by_size(budget)
-    exact, looked_at = search.exact, search.looked_at
+    exact, looked_at, bar = search.exact, search.looked_at, float(search.luck.quantile(1 - ERROR))
     # Each candidate: its members, and the threshold of a cascade.
     plain: list[Candidate] = [((modes[0],), None)]
     plain += [(members, None) for some in sizes for members in some if members != (modes[0],)]
@@ -112,19 +114,22 @@ def advise(
     losses = torch.stack([surprisals(one, table.valid_labels) for one in tables], dim=1)
     means, nlls = resampled_means(losses), losses.mean(dim=0)
 
-    def better(among: range, than: int) -> list[int]:
-        """The candidates whose NLL is significantly lower than another one's, given how many are compared (max-T)."""
+    def better(among: range, than: int, bar: float = 0.0) -> list[int]:
+        """The candidates whose NLL is significantly lower than another one's, given how many are compared (max-T).
+
+        They exceed in standard errors what the best of them would by luck, and `bar`.
+        """
         if not among:
             return []
         gains, gain = means[:, than, None] - means[:, among], nlls[than] - nlls[among]
         spread = gains.std(dim=0).clamp_min(1e-12)
-        critical = ((gains - gain) / spread).amax(dim=1).quantile(0.95)
+        critical = ((gains - gain) / spread).amax(dim=1).quantile(1 - ERROR).clamp_min(bar)
         return [k for k, won in zip(among, gain > critical * spread, strict=True) if won]
 
     whole, split = range(len(plain)), range(len(plain), len(candidates))
     cost = [sum(prices[name] for name in members) for members, _ in plain]
     best = min(whole, key=nlls.__getitem__)
-    helpful = better(whole[1:], 0)
+    helpful = better(whole[1:], 0, bar)
 
     def beaten(k: int) -> bool:
         cheaper = any(cost[j] <= cost[k] + EPSILON and nlls[j] < nlls[k] for j in helpful)
@@ -163,6 +168,10 @@ class _Search:
             [logits.double().softmax(-1)[:, torch.arange(len(labels)), labels].sum(0) for logits in heads]
         )
         self._heads = torch.tensor([len(logits) for logits in heads], dtype=torch.float64)
+        self._alone = -(self._of_labels[0] / self._heads[0] + FLOOR).log()
+        self._noise = torch.randn(DRAWS, len(labels), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        self.luck = torch.zeros(DRAWS, dtype=torch.float64)
+        """By how many standard errors the best of all compared combinations would beat the first network by luck."""
         self.looked_at, self.refused = 0, ""
         self.exact = True
 
@@ -223,5 +232,11 @@ class _Search:
         losses: list[float] = []
         for chunk in torch.split(chosen, max(1, CHUNK // self._of_labels.shape[1])):
             means = (chunk @ self._of_labels) / (chunk @ self._heads).unsqueeze(1)
-            losses += (-(means + FLOOR).log()).mean(dim=1).tolist()
+            loss = -(means + FLOOR).log()
+            losses += loss.mean(dim=1).tolist()
+            # The multiplier bootstrap of a maximum (Chernozhukov et al., 2013).
+            gains = self._alone - loss
+            apart = gains - gains.mean(dim=1, keepdim=True)
+            spread = apart.square().sum(dim=1).sqrt().clamp_min(1e-12)
+            self.luck = torch.maximum(self.luck, (self._noise @ (apart / spread[:, None]).T).amax(dim=1))
         return losses

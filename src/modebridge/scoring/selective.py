@@ -39,7 +39,7 @@ class RiskCoverage:
 
     def coverage_at(self, risk: float) -> float:
         """The largest share of images that can be answered with at most this risk; 0 if none."""
-        return float((self.coverage * (self.risk <= risk)).max())
+        return float((self.coverage * (self.risk <= risk + 1e-12)).max())
 
     def accuracy_at(self, coverage: float) -> float:
         """The accuracy on this share of the images, the most confident ones; at least one image."""
