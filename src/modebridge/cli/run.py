@@ -164,7 +164,7 @@ def run(options: RunOptions, on: str | None = None) -> None:
     console.next_steps(
         (
             f"{program()} advise {place} --budget 1.2{cascades}",
-            "which members to use, judged on validation images alone",
+            "which members to use, by validation images",
         ),
         None if cascades else (f"{program()} export {place} {file}", "what advise recommends, as one file"),
         (f"{program()} predict {file} --examples", "classify images with it")

@@ -92,8 +92,8 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
             listener.listen(2048)
         except OSError as error:
             raise ModebridgeError(
-                f"Expected to listen on port {config.port} of {config.host}, but got '{first_line(error)}'; choose another with "
-                f"{'--host' if isinstance(error, socket.gaierror) else '--port'}."
+                f"Expected to listen on port {config.port} of {config.host}, but got '{first_line(error)}'; choose "
+                f"another with {'--host' if isinstance(error, socket.gaierror) else '--port'}."
             ) from error
         ready()
         # uvicorn stops gently on both signals, and then raises them again for the handlers from before.
