@@ -158,7 +158,7 @@ class PointMember(OneNetwork):
         return load_curve(setting, tensors, self.i, self.j, self.r, self.base).at(self.r)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
         return [cls(i, j) for i, j in recipe.curves()] if recipe.paper else []
 
     @classmethod
