@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError, install
+from modebridge.errors import ModebridgeError, needed
 from modebridge.files.atomic import Damage, read_tensor_file, tensor_file, write_file
 from modebridge.types import State
 
@@ -66,12 +66,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        try:
+        with needed("TensorBoard to write its logs", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ModebridgeError(
-                f"Expected TensorBoard to be installed to write its logs, but it is not; {install('tensorboard')}."
-            ) from error
         self._writer: Any = SummaryWriter(str(folder))
 
     def __call__(self, epoch: Epoch) -> None:
