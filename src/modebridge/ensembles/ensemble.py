@@ -29,8 +29,6 @@ from modebridge.nets import Taps, check_tap, frozen_copy, second
 from modebridge.nets.quirks import FAILED, tracing
 from modebridge.types import Batches, Inputs
 
-TOKENS = (torch.int64, torch.int32)
-
 
 class Ensemble(Predictor):
     """Modes and bridges as one module: probabilities out, each mode run once.
@@ -122,15 +120,15 @@ class Ensemble(Predictor):
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
 
-    def members(self, images: Inputs, what: str = "you passed") -> Tensor:
-        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads.
+    def members(self, images: Inputs) -> Tensor:
+        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads."""
+        return second(self.table(images), 2)
+
+    def table(self, images: Inputs, what: str = "you passed") -> Tensor:
+        """The same with classes as the last axis, (M, B, *P, K).
 
         Unsuitable inputs raise an error that names them by `what`, as in "the images you passed".
         """
-        return second(self.table(images, what), 2)
-
-    def table(self, images: Inputs, what: str = "you passed") -> Tensor:
-        """The same with classes as the last axis, (M, B, *P, K)."""
         self.check_evaluating()
         images = check_inputs(images, self._tokens, what)
         if tracing():

@@ -153,11 +153,6 @@ class Checkpoints:
         draws = tuple(tensors[f"draws/{k}"] for k in range(len(runs)))
         return Position(metadata["epoch"], draws, totals, metadata["count"], tensors["running"])
 
-    def clear(self) -> None:
-        """Remove both files once the work is done."""
-        for file in (self.path, self._before):
-            file.unlink(missing_ok=True)
-
     def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest intact file, or None if there is none yet."""
         files = [file for file in (self.path, self._before) if file.exists()]
