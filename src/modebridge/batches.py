@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.types import IGNORED, Batch, Batches, Inputs, Params
 
@@ -75,15 +76,12 @@ def flatten(inputs: Inputs) -> dict[str, Tensor]:
     """
     if isinstance(inputs, Tensor):
         return {IMAGES: inputs}
-    return {f"{IMAGES}/{name}": tensor for name, tensor in inputs.items()}
+    return trees.prefixed(f"{IMAGES}/", inputs)
 
 
 def unflatten(prepared: Params) -> Inputs:
     """Extract the inputs from the tensors of a step."""
-    if IMAGES in prepared:
-        return prepared[IMAGES]
-    start = f"{IMAGES}/"
-    return {name.removeprefix(start): tensor for name, tensor in prepared.items() if name.startswith(start)}
+    return prepared[IMAGES] if IMAGES in prepared else trees.below(prepared, f"{IMAGES}/")
 
 
 def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:

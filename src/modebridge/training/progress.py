@@ -115,11 +115,11 @@ class Checkpoints:
         for k, run in enumerate(runs):
             tensors[f"draws/{k}"] = position.draws[k]
             for member, step in run.steps.items():
-                tensors |= {f"step/{k}/{member}/{name}": tensor for name, tensor in step.tensors().items()}
+                tensors |= trees.prefixed(f"step/{k}/{member}/", step.tensors())
             for member, (score, state) in run.best.items():
                 scores[f"{k}/{member}"] = score
-                tensors |= {f"best/{k}/{member}/params/{name}": tensor for name, tensor in state.params.items()}
-                tensors |= {f"best/{k}/{member}/buffers/{name}": tensor for name, tensor in state.buffers.items()}
+                tensors |= trees.prefixed(f"best/{k}/{member}/params/", state.params)
+                tensors |= trees.prefixed(f"best/{k}/{member}/buffers/", state.buffers)
         for k, (total, _) in enumerate(position.totals):
             tensors[f"total/{k}"] = total
         metadata = {
@@ -141,11 +141,11 @@ class Checkpoints:
         for k, run in enumerate(runs):
             run.draws.set_state(tensors[f"draws/{k}"])
             for member, step in run.steps.items():
-                step.restore(_below(tensors, f"step/{k}/{member}/"))
+                step.restore(trees.below(tensors, f"step/{k}/{member}/"))
                 key = f"{k}/{member}"
                 if key in metadata["scores"]:
                     params, buffers = (
-                        trees.to(_below(tensors, f"best/{key}/{part}/"), step.flat.device)
+                        trees.to(trees.below(tensors, f"best/{key}/{part}/"), step.flat.device)
                         for part in ("params", "buffers")
                     )
                     run.best[member] = (metadata["scores"][key], State(params, buffers, step.frozen))
@@ -188,7 +188,3 @@ def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
             start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)
             digest.update(f"{member} {step.layout.key} {start}{step.built}".encode())
     return digest.hexdigest()
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
