@@ -112,20 +112,20 @@ class Checked(Mapped):
 
     def __init__(self, batches: Batches, what: str, outputs: Sequence[int], least: int = 1) -> None:
         super().__init__(batches, self._check)
-        self._what, self.outputs, self._least = what, outputs, least
+        self._what, self.outputs, self.least = what, outputs, least
         self._warned = False
 
     def _check(self, item: object) -> Batch | None:
         inputs, labels = check_batch(item, self._what)
         if labels.device.type == "cpu":
             check_labels(labels, self.outputs, self._what, sizes=False)
-        if len(labels) >= self._least:
+        if len(labels) >= self.least:
             return inputs, labels
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"A batch of {plural(len(labels), 'image')} in {self._what} is skipped: batch norm needs at least "
-                f"{self._least} images per batch. Change the batch size or set drop_last=True to avoid this.",
+                f"{self.least} images per batch. Change the batch size or set drop_last=True to avoid this.",
                 stacklevel=2,
             )
         return None
