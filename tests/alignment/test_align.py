@@ -50,6 +50,22 @@ def test_trained_networks_come_nearer_and_the_barrier_falls(by):
     assert "Barrier" in str(result)
 
 
+class Scaled(nn.Linear):
+    """A layer with state that is no tensor."""
+
+    def get_extra_state(self) -> dict[str, float]:
+        return {"scale": 2.0}
+
+    def set_extra_state(self, state: dict[str, float]) -> None: ...
+
+
+def test_extra_state_is_kept():
+    net, other = (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Scaled(6, 3)) for _ in range(2))
+    a, b = Mode.from_module(net), Mode.from_module(other)
+    data = [(torch.rand(8, 4), torch.arange(8) % 3)]
+    assert align(net, a, b, data, barrier_images=0).mode.extra == b.extra != {}
+
+
 class Counted(list):
     """Batches that note each pass over them, and how many were read in it."""
 
