@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
@@ -50,6 +52,18 @@ def go_to_epoch(batches: Batches, epoch: int) -> None:
     set_epoch = getattr(batches, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)
+
+
+def apart(batches: Batches) -> Batches:
+    """The same batches, to be iterated beside themselves: a loader with persistent workers has a single iterator."""
+    if not isinstance(batches, Mapped | DataLoader):
+        return batches
+    other = copy.copy(batches)
+    if isinstance(other, Mapped):
+        other._batches = apart(other._batches)
+    elif other.persistent_workers:
+        other._iterator = None
+    return other
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
@@ -271,15 +285,6 @@ def check_labels(labels: Tensor, outputs: Sequence[int], what: str, *, sizes: bo
             f"Expected the labels of {what} to be in [0, {classes}), but got {int(known.min())} to "
             f"{int(known.max())}; the network's number of classes does not match the data."
         )
-
-
-UNNAMED = "unexpected keyword argument"
-
-
-def advice_for(error: Exception, usual: str) -> str:
-    """What to do about inputs that a network does not take."""
-    named = "name the tensors of a dict as the arguments of the network, or yield pairs (images, labels)"
-    return named if UNNAMED in str(error) else usual
 
 
 def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:

@@ -73,6 +73,12 @@ def install(extra: str) -> str:
     return " ".join([pip, "install", *(f"'{one.strip()}'" for one in wanted)])
 
 
+def advice_for(error: Exception, usual: str) -> str:
+    """What to do about inputs that a network does not take."""
+    named = "name the tensors of a dict as the arguments of the network, or yield pairs (images, labels)"
+    return named if "unexpected keyword argument" in str(error) else usual
+
+
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
     """Turn the failed import of an optional package into a sentence that says how to install it.

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from modebridge import seeds, trees
-from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
+from modebridge.batches import apart, check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
 from modebridge.errors import ModebridgeError, needed, quoting
 from modebridge.types import Batch, Batches
 
@@ -190,10 +189,7 @@ class LoaderSet:
         """The same loader with batches on another device, to be iterated independently of this one."""
         placed = copy.copy(self)
         placed.device = device
-        if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
-            # Such a loader has one iterator, which two networks trained in parallel would share.
-            placed.loader = separate = copy.copy(self.loader)
-            separate._iterator = None
+        placed.loader = apart(self.loader)
         return placed
 
     def fingerprint(self) -> str:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import IMAGES, advice_for, check_type, label_key
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.batches import IMAGES, check_type, label_key
+from modebridge.errors import ModebridgeError, advice_for, first_line
 from modebridge.nets.quirks import FAILED
 from modebridge.types import Inputs
 

@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds, trees
 from modebridge.batches import (
     Mapped,
-    advice_for,
     check_batch,
     check_labels,
     first_batch,
@@ -27,7 +26,7 @@ from modebridge.batches import (
 )
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.errors import ModebridgeError, first_line, plural
+from modebridge.errors import ModebridgeError, advice_for, first_line, plural
 from modebridge.files.adapters import has_adapter
 from modebridge.matching import are_tokens, image_size, suits_cutmix
 from modebridge.modes import Mode, check_modes
