@@ -13,6 +13,7 @@ from modebridge.modes import Mode
 from tests.alignment.renumbering import METHODS, Odd, pair, renumbered, seeded
 from tests.networks import NETWORKS, made
 from tests.scenarios import fit_mode, loader, quick
+from tests.test_modes import Scaled
 
 ALIKE = (*NETWORKS, "torchvision densenet", "as VGG", "Hugging Face style", "ours, filter response norm")
 PLANTED = [(name, by) for name in ALIKE for by in METHODS]
@@ -50,20 +51,10 @@ def test_trained_networks_come_nearer_and_the_barrier_falls(by):
     assert "Barrier" in str(result)
 
 
-class Scaled(nn.Linear):
-    """A layer with state that is no tensor."""
-
-    def get_extra_state(self) -> dict[str, float]:
-        return {"scale": 2.0}
-
-    def set_extra_state(self, state: dict[str, float]) -> None: ...
-
-
 def test_extra_state_is_kept():
-    net, other = (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), Scaled(6, 3)) for _ in range(2))
-    a, b = Mode.from_module(net), Mode.from_module(other)
-    data = [(torch.rand(8, 4), torch.arange(8) % 3)]
-    assert align(net, a, b, data, barrier_images=0).mode.extra == b.extra != {}
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Scaled())
+    a, data = Mode.from_module(net), [(torch.rand(8, 4), torch.arange(8) % 3)]
+    assert align(net, a, a, data, barrier_images=0).mode.extra == a.extra != {}
 
 
 class Counted(list):

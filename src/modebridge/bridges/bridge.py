@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.curves import Curve
-from modebridge.errors import ModebridgeError, quoting
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, Saved, check_modes
 from modebridge.nets import frozen_copy
 from modebridge.nets.flops import counting
@@ -257,9 +257,14 @@ def check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, .
     """
     axes = 1 + len(logits) + places
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
-    expected = f"the body of '{name}' to take features of {shapes}"
-    with quoting(expected, "adapt it to the tap", (RuntimeError, TypeError)), counting() as counted:
-        out = frozen_copy(body)(*features)
+    try:
+        with counting() as counted:
+            out = frozen_copy(body)(*features)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
+            "adapt it to the tap."
+        ) from error
     expected = ", ".join(map(str, ("batch", *logits, *["places"] * places)))
     if not isinstance(out, Tensor) or out.shape[: len(logits) + 1] != (1, *logits) or out.dim() != axes:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

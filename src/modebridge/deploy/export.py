@@ -31,7 +31,6 @@ from modebridge.nets.quirks import FAILED
 from modebridge.types import Batch, Batches, Inputs
 
 EXTRAS = ("members", "entropy", "mutual_information")
-
 SHORTEST = 4
 """Sequences of which a half can be shown to an exporter: an axis of size 1 would become a constant."""
 MARGIN = 1e-4
