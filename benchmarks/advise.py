@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from digits import seeds_in
 from modebridge.recipes import find_recipe
 from modebridge.runs import run_recipe
 from modebridge.scoring import LogitTable, advise
+from published import seeds_in
 
 BUDGETS, SIZES = (1.06, 1.2, 2.0, 3.0), (397, 100, 70)
 

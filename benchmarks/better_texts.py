@@ -9,7 +9,6 @@ tokens). "tail" is the mean of the weights after each of the last quarter of the
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import modebridge as mb
-from digits import seeds_in
 from intents import WIDTH, Queries, Reader, encode, members_of
 from modebridge import seeds
 from modebridge.batches import Mapped, check_batch
@@ -26,7 +24,7 @@ from modebridge.objectives import MODE
 from modebridge.scoring import LogitTable, MemberCost, module_cost
 from modebridge.training import Engine, Task, train
 from one_network import Regularization, SoftLabels
-from published import rounded
+from published import add_seed, seeds_in
 
 CUTMIX = Regularization(cutmix=1.0)
 KINDS = {"plain": Regularization(), "plain-b": Regularization(), "cutmix": CUTMIX}
@@ -121,16 +119,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    table = {"title": "CLINC150, networks trained otherwise", "seeds": [], "rows": {}}
-    if given.out.exists():
-        (table,) = json.loads(given.out.read_text())["tables"]
-    for seed in (seed for seed in seeds_in(given.seeds) if seed not in table["seeds"]):
-        for name, scores in run(given.data, seed, given.epochs).items():
-            row = table["rows"].setdefault(name, {"flops": scores["flops"], "accuracy": [], "nll": []})
-            for key in ("accuracy", "nll"):
-                row[key].append(scores[key])
-        table["seeds"].append(seed)
-        given.out.write_text(json.dumps(rounded({"tables": [table]}), indent=1) + "\n")
+    for seed in seeds_in(given.seeds, given.out):
+        rows = run(given.data, seed, given.epochs)
+        add_seed(given.out, "CLINC150, networks trained otherwise", seed, rows)
 
 
 if __name__ == "__main__":

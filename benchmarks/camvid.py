@@ -197,7 +197,7 @@ def time_all(out: Path) -> None:
     }
     rows = {"DE-1": mb.Ensemble(net, modes[:1]), **with_heads, "DE-2": mb.Ensemble(net, modes)}
     found = {name: milliseconds(ensemble, example, out) for name, ensemble in rows.items()}
-    write(out, record | {"milliseconds": found})
+    published.write(out / "results.json", record | {"milliseconds": found})
     print(found)
 
 
@@ -213,15 +213,8 @@ class Results:
         for name, ensemble in rows.items():
             self._sums[name], self._facts[name] = score(ensemble, self._data, share)
         pairs = [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in PAIRS if {a, b} <= self._sums.keys()]
-        published.write_rows(self._out, self._sums)
-        scores, differences = published.compute(published.read_rows(self._out), BETWEEN, pairs)
-        records = [one | self._facts[one["name"]] for one in scores]
-        write(self._out, self._about | {"rows": records, "differences": differences})
+        published.publish(self._out, self._sums, self._facts, self._about, pairs)
         print("\n".join(published.tables(self._out)), flush=True)
-
-
-def write(out: Path, record: dict[str, Any]) -> None:
-    (out / "results.json").write_text(json.dumps(published.rounded(record), indent=1) + "\n")
 
 
 def main() -> None:

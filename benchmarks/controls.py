@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.bridges import Target, ensemble_target
-from modebridge.members import Member, Method, ModeMember, Parents, Setting, SmallNetwork, register
+from modebridge.members import Member, ModeMember, Parents, Setting, SmallNetwork, register
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 
@@ -24,7 +24,7 @@ TITLES = {"self": "its own mode", "mean": "the mean of all modes"}
 
 @register
 @dataclass(frozen=True)
-class TargetControl(Method, SmallNetwork):
+class TargetControl(SmallNetwork):
     """A small network on mode 0 that imitates one mode or the mean of all.
 
     >>> TargetControl("other-0-2").name, TargetControl("self-0").name

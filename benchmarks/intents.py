@@ -20,18 +20,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
 import modebridge as mb
-from digits import seeds_in
 from modebridge import seeds
 from modebridge.bridges import mode_target
 from modebridge.scoring import LogitTable, MemberCost, module_cost
-from published import rounded
+from published import add_seed, seeds_in
 
 LENGTH, WIDTH, LAYERS, MODES, BATCH = 24, 64, 2, 4, 100
 PAD, UNKNOWN = 0, 1
@@ -177,21 +175,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     title = "CLINC150" if given.data.is_file() else "BANKING77"
-    known: dict[str, Any] = json.loads(given.out.read_text())["tables"][0] if given.out.exists() else {}
-    table = known or {"title": title, "seeds": [], "rows": {}}
     about = {"epochs": {"modes": given.epochs, "heads": HEAD_EPOCHS, "student": STUDENT_EPOCHS}, "cutmix": given.cutmix}
     about |= {"versions": {"torch": torch.__version__}, "hardware": "CPU"}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    for seed in seeds_in(given.seeds):
-        if seed in table["seeds"]:
-            continue
-        for name, scores in run(given.data, seed, given.epochs, given.cutmix).items():
-            empty = {key: [] for key in scores if key != "flops"}
-            row = table["rows"].setdefault(name, {"flops": scores["flops"], **empty})
-            for key in empty:
-                row[key].append(scores[key])
-        table["seeds"].append(seed)
-        given.out.write_text(json.dumps(rounded({**about, "tables": [table]}), indent=1) + "\n")
+    for seed in seeds_in(given.seeds, given.out):
+        add_seed(given.out, title, seed, run(given.data, seed, given.epochs, given.cutmix), about)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import published
 from bodies import DESIGNS, plan
 from modebridge import Ensemble, Mode, seeds, trees
 from modebridge.bridges import Bridge, ensemble_target, heads_target, label_target
@@ -290,20 +291,13 @@ def read_logits(file: Path) -> tuple[dict[str, Any], Setting, LogitTable, dict[s
 def publish_seed(file: Path, target: Path, sets: list[str], suffix: str) -> None:
     """Add the scores of one seed to a file with a score per seed, such as results/digits/designs.json."""
     about, setting, table, heads = read_logits(file)
-    record = {"title": setting.recipe.name, "seeds": [], "rows": {}}
-    if target.exists():
-        (record,) = json.loads(target.read_text())["tables"]
-    if about["seed"] not in record["seeds"]:
-        record["seeds"].append(about["seed"])
+    rows = {}
     modes = [name for name in table.test if ">" not in name]
     for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
         scored, learned = table.score(title.split(" + ")), ">" in title or title.startswith("student ")
-        name = title + suffix * learned
-        row = record["rows"].setdefault(name, {"flops": scored.cost.relative_flops, "accuracy": [], "nll": []})
-        if len(row["nll"]) < len(record["seeds"]):
-            row["accuracy"].append(round(scored.accuracy, 5))
-            row["nll"].append(round(scored.nll, 5))
-    target.write_text(json.dumps({"tables": [record]}, indent=1) + "\n")
+        scores = {"flops": scored.cost.relative_flops, "accuracy": scored.accuracy, "nll": scored.nll}
+        rows[title + suffix * learned] = scores
+    published.add_seed(target, setting.recipe.name, about["seed"], rows)
 
 
 def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -> None:
@@ -313,26 +307,24 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
     epochs of the heads. In a new folder, shares are of the gap between the first network of the first set and that set.
     Pairs of rows are compared.
     """
-    from published import compute, per_image, read_rows, rounded, write_rows
-
     about, _, table, heads = read_logits(file)
     labels, modes = table.test_labels, [name for name in table.test if ">" not in name]
     rows: dict[str, Tensor] = {}
     if folder.exists():
-        rows, published = read_rows(folder), json.loads((folder / "results.json").read_text())
+        rows, record = published.read_rows(folder), json.loads((folder / "results.json").read_text())
     else:
         folder.mkdir()
         title = f"{about['recipe']}: networks trained otherwise, heads on them"
-        published = {"title": title, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
-        published |= {
+        record = {"title": title, "recipe": about["recipe"], "seed": about["seed"], "seeds": 1}
+        record |= {
             "epochs": {"networks": about["epochs"], "heads": about["heads"]},
             "date": about["date"],
             "hardware": about["card"],
             "rows": [],
             "differences": [],
         }
-        published |= {"versions": {"torch": about["torch"]}, "ways_between": [sets[0].split(" + ")[0], sets[0]]}
-    known = {row["name"]: row for row in published["rows"]}
+        record |= {"versions": {"torch": about["torch"]}, "ways_between": [sets[0].split(" + ")[0], sets[0]]}
+    known = {row["name"]: row for row in record["rows"]}
     for title in [*modes, *(f"{base_of(name)} + {name}" for name in heads), *sets]:
         text, _, average = title.partition(" @")
         names = text.split(" + ")
@@ -342,20 +334,16 @@ def publish(file: Path, folder: Path, sets: list[str], pairs: list[list[str]]) -
             title += f", {about['heads']} epochs"
         threshold = table.threshold(names, float(average)) if average else None
         scored, calibrated = table.score(names, threshold=threshold), table.calibrated(names, threshold=threshold)
-        rows[title] = per_image(calibrated, labels)
+        rows[title] = published.per_image(calibrated, labels)
         known[title] = {"flops": scored.cost.relative_flops, "params": scored.cost.relative_params}
         known[title] |= {"temperature": scored.temperature, "ece": scored.ece, "brier": scored.brier}
-    write_rows(folder, rows)
     pairs_of_modes = [(name, *parts_of(name)[1:]) for name in heads]
-    published["sides"] = [
-        *published.get("sides", []),
+    record["sides"] = [
+        *record.get("sides", []),
         *(sides(table, base, other, name) for name, base, other in pairs_of_modes if other in modes and other != base),
     ]
-    published["differences"] += [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in pairs]
-    scores, differences = compute(read_rows(folder), tuple(published["ways_between"]), published["differences"])
-    published["rows"] = [score | {k: v for k, v in known[score["name"]].items() if k not in score} for score in scores]
-    published["differences"] = differences
-    (folder / "results.json").write_text(json.dumps(rounded(published), indent=1) + "\n")
+    record["differences"] += [{"title": f"{a} against {b}", "a": [a], "b": [b]} for a, b in pairs]
+    published.publish(folder, rows, known, record, record["differences"])
 
 
 def sides(table: LogitTable, base: str, other: str, head: str) -> dict[str, float]:

@@ -116,6 +116,51 @@ def compute(
     return scores, differences
 
 
+def publish(
+    folder: Path, rows: dict[str, Tensor], facts: dict[str, Record], about: Record, pairs: list[Record]
+) -> None:
+    """Write rows.safetensors, and results.json: `about`, the scores of rows with further facts, and differences."""
+    write_rows(folder, rows)
+    scores, differences = compute(read_rows(folder), tuple(about["ways_between"]), pairs)
+    records = [{**score, **{k: v for k, v in facts[score["name"]].items() if k not in score}} for score in scores]
+    write(folder / "results.json", about | {"rows": records, "differences": differences})
+
+
+def write(file: Path, content: Record) -> None:
+    file.write_text(json.dumps(rounded(content), indent=1) + "\n")
+
+
+def seeds_in(text: str, file: Path | None = None) -> list[int]:
+    """The seeds that "5", "20,21" or "30-37" name, without those that a file of `add_seed` already has.
+
+    >>> seeds_in("3,30-32")
+    [3, 30, 31, 32]
+    """
+    ranges = [part.partition("-") for part in text.split(",")]
+    seeds = [seed for first, _, last in ranges for seed in range(int(first), int(last or first) + 1)]
+    done = _seeds_of(file)["seeds"] if file is not None else []
+    return [seed for seed in seeds if seed not in done]
+
+
+def add_seed(file: Path, title: str, seed: int, rows: dict[str, dict[str, float]], about: Record | None = None) -> None:
+    """Add the scores of one seed to a file with a score per seed, where a seed counts once."""
+    table = _seeds_of(file)
+    table["title"] = table["title"] or title
+    table["seeds"] += [seed] if seed not in table["seeds"] else []
+    for name, scores in rows.items():
+        row = table["rows"].setdefault(name, {key: score if key == "flops" else [] for key, score in scores.items()})
+        for key, score in scores.items():
+            if key != "flops" and len(row[key]) < len(table["seeds"]):
+                row[key].append(score)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, {**(about or {}), "tables": [table]})
+
+
+def _seeds_of(file: Path) -> Record:
+    empty: Record = {"title": "", "seeds": [], "rows": {}}
+    return json.loads(file.read_text())["tables"][0] if file.exists() else empty
+
+
 def record(run: Path, folder: Path) -> None:
     """Write results.json and rows.safetensors from the logits of a run folder; differences to its first bridge."""
     from modebridge.runs import RunFolder, find_recipe_of, main_rows, read_answers
@@ -125,19 +170,14 @@ def record(run: Path, folder: Path) -> None:
     table = read_answers(source)
     main = main_rows(recipe, table)
     scored, roles = {row.name: row.scores for row in main}, {row.role: row.name for row in main}
-    rows = {}
+    rows, known = {}, {}
     for name, one in scored.items():
         tempered = table.calibrated(one.members, threshold=one.threshold)
         rows[name] = per_image(tempered, table.test_labels)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_rows(folder, rows)
+        cost = {"flops": one.cost.relative_flops, "params": one.cost.relative_params}
+        known[name] = cost | {"temperature": one.temperature, "ece": one.ece, "brier": one.brier}
     bridge, between = roles.get("bridge", roles["two"]), (roles["one"], roles["two"])
     beside = [{"title": f"{name} against {bridge}", "a": [name], "b": [bridge]} for name in scored if name != bridge]
-    scores, differences = compute(read_rows(folder), between, beside)
-    for score in scores:
-        one = scored[score["name"]]
-        score |= {"flops": one.cost.relative_flops, "params": one.cost.relative_params, "temperature": one.temperature}
-        score |= {"ece": one.ece, "brier": one.brier}
     facts = json.loads((run / "results.json").read_text())
     about = {"title": recipe.about, "recipe": recipe.name, "seeds": 1, "seed": seed, "date": facts.get("made")}
     about |= {
@@ -145,8 +185,8 @@ def record(run: Path, folder: Path) -> None:
         "versions": {"torch": facts.get("torch")},
         "ways_between": list(between),
     }
-    published = {**about, "rows": scores, "differences": differences}
-    (folder / "results.json").write_text(json.dumps(rounded(published), indent=1) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    publish(folder, rows, known, about, beside)
 
 
 def rounded(value: Any) -> Any:

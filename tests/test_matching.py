@@ -7,9 +7,12 @@ import pytest
 import torch
 
 import modebridge as mb
+from modebridge import matching
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.matching import draw_mixing, kl_divergence, label_shares, mixed, mixed_labels, pixel_shares
+from modebridge.objectives import ModeObjective
+from modebridge.types import IGNORED
 from tests.scenarios import EXACT, Vectors, blobs, quick
 
 
@@ -158,3 +161,21 @@ def test_classes_that_the_target_excludes_contribute_nothing():
     assert loss.item() == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5))
     loss.sum().backward()
     torch.testing.assert_close(logits.grad, torch.tensor([[0.25, -0.25, 0.0]]))
+
+
+def test_places_without_a_label_do_not_shrink_the_loss_of_mixed_labels():
+    """Each loss is that of the labeled places alone; a draw that mixes nothing makes soft labels of hard ones."""
+    images, labels = torch.rand(4, 1, 6, 6), torch.arange(4 * 36).view(4, 6, 6) % 3
+    labels[:, :, 3:] = IGNORED
+    net, losses = torch.nn.Conv2d(1, 3, 3, padding=1), []
+    nothing = {"share": torch.ones(4), "box": torch.zeros(4, 3), "partner": torch.arange(4)}
+    for draw in ({}, nothing):
+        objective = ModeObjective(net, mb.Mode.from_module(net), mixing=(0.0, 1.0, 3))
+        prepared = objective.prepare((images, labels), draw)["mode"]
+        losses.append(objective.program("mode")(objective.start()["mode"], prepared))
+    logits, target = net(images).movedim(1, -1), prepared["labels"].movedim(1, -1)
+    heads, both = torch.stack([target, logits.softmax(-1)], dim=1), torch.stack([logits, logits], dim=1)
+    losses.append(matching.DistillationLoss(hard=1.0)(None, target, logits))
+    losses += [matching.bridge_loss(target, logits), matching.bridge_loss(heads, both, 2)]
+    for loss in losses[1:]:
+        torch.testing.assert_close(loss, losses[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
@@ -9,7 +10,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
+from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.types import IGNORED, Batch, Batches, Inputs, Params
 
@@ -51,6 +54,18 @@ def go_to_epoch(batches: Batches, epoch: int) -> None:
         set_epoch(epoch)
 
 
+def apart(batches: Batches) -> Batches:
+    """The same batches, to be iterated beside themselves: a loader with persistent workers has a single iterator."""
+    if not isinstance(batches, Mapped | DataLoader):
+        return batches
+    other = copy.copy(batches)
+    if isinstance(other, Mapped):
+        other._batches = apart(other._batches)
+    elif other.persistent_workers:
+        other._iterator = None
+    return other
+
+
 def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply a function to every tensor of the inputs.
 
@@ -75,15 +90,12 @@ def flatten(inputs: Inputs) -> dict[str, Tensor]:
     """
     if isinstance(inputs, Tensor):
         return {IMAGES: inputs}
-    return {f"{IMAGES}/{name}": tensor for name, tensor in inputs.items()}
+    return trees.prefixed(f"{IMAGES}/", inputs)
 
 
 def unflatten(prepared: Params) -> Inputs:
     """Extract the inputs from the tensors of a step."""
-    if IMAGES in prepared:
-        return prepared[IMAGES]
-    start = f"{IMAGES}/"
-    return {name.removeprefix(start): tensor for name, tensor in prepared.items() if name.startswith(start)}
+    return prepared[IMAGES] if IMAGES in prepared else trees.below(prepared, f"{IMAGES}/")
 
 
 def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
@@ -273,15 +285,6 @@ def check_labels(labels: Tensor, outputs: Sequence[int], what: str, *, sizes: bo
             f"Expected the labels of {what} to be in [0, {classes}), but got {int(known.min())} to "
             f"{int(known.max())}; the network's number of classes does not match the data."
         )
-
-
-UNNAMED = "unexpected keyword argument"
-
-
-def advice_for(error: Exception, usual: str) -> str:
-    """What to do about inputs that a network does not take."""
-    named = "name the tensors of a dict as the arguments of the network, or yield pairs (images, labels)"
-    return named if UNNAMED in str(error) else usual
 
 
 def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:

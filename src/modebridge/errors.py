@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -72,6 +73,27 @@ def install(extra: str) -> str:
     return " ".join([pip, "install", *(f"'{one.strip()}'" for one in wanted)])
 
 
+def advice_for(error: Exception, usual: str) -> str:
+    """What to do about inputs that a network does not take."""
+    named = "name the tensors of a dict as the arguments of the network, or yield pairs (images, labels)"
+    return named if "unexpected keyword argument" in str(error) else usual
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Turn the failed import of an optional package into a sentence that says how to install it.
+
+    >>> with needed("Pillow to read image files", "images"):
+    ...     from PIL import Image
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ModebridgeError(
+            f"Expected {what}, but {error.name or 'it'} is not installed; {install(extra)}."
+        ) from error
+
+
 def first_line(error: BaseException, most: int = 200) -> str:
     r"""The first line of another library's exception, shortened; its type if the message is empty.
 
@@ -81,3 +103,22 @@ def first_line(error: BaseException, most: int = 200) -> str:
     lines = (line.strip() for line in ANSI.sub("", str(error)).splitlines())
     text = next((line for line in lines if line), type(error).__name__)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+@contextmanager
+def quoting(
+    expected: str, fix: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception
+) -> Iterator[None]:
+    """Turn errors of other code into one of ours that quotes their first line.
+
+    >>> with quoting("the share to be a number", "use another one"):
+    ...     1 / 0
+    Traceback (most recent call last):
+    modebridge.errors.ModebridgeError: Expected the share to be a number, but got 'division by zero'; use another one.
+    """
+    try:
+        yield
+    except ModebridgeError:
+        raise
+    except kinds as error:
+        raise ModebridgeError(f"Expected {expected}, but got '{first_line(error)}'; {fix}.") from error

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge.batches import flatten, map_inputs, shapes_of
-from modebridge.ensembles import Bases
+from modebridge.ensembles import Bases, labeled
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, same_architecture
@@ -45,13 +45,16 @@ def bridge_loss(target: Tensor, logits: Tensor, heads: int = 1) -> Tensor:
     with the network on the curve :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)` and the bridge
     :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed image
     :math:`\tilde x` (`mix`) and its features z. With h heads, both are (B, h, *P, K), and the losses are summed; over
-    places, if there are any, they are averaged.
+    places, if there are any, they are averaged, for labels over the labeled ones.
 
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
     """
     losses, places = kl_divergence(target, wide(logits)).mean(dim=0), min(heads - 1, 1)
-    return losses.sum() if losses.dim() == places else losses.flatten(places).mean(dim=-1).sum()
+    if losses.dim() > places:
+        mass = target.sum(dim=-1).mean(dim=0)
+        losses = losses.flatten(places).mean(dim=-1) / labeled(mass.flatten(places))
+    return losses.sum()
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,6 @@ class DistillationLoss:
     def __call__(self, target: Tensor | None, labels: Tensor | None, logits: Tensor) -> Tensor:
         """The mean loss over a batch, of targets from `target` and label probabilities (B, K), each None if not used.
 
-        >>> import torch
         >>> DistillationLoss()(torch.tensor([[0.5, 0.5]]), None, torch.zeros(1, 2))
         tensor(0.)
         """
@@ -103,7 +105,7 @@ class DistillationLoss:
         if labels is not None:
             # Without teachers the labels get full weight.
             weight = 1.0 if target is None and self.soft else self.hard
-            loss = loss + weight * kl_divergence(labels, logits).mean()
+            loss = loss + weight * kl_divergence(labels, logits).mean() / labeled(labels.sum(dim=-1).flatten())
         return loss
 
 
@@ -112,7 +114,6 @@ PAPER_LOSS = DistillationLoss(temperature=4.0, soft=1.8, hard=0.1)
 
 
 T = TypeVar("T")
-
 SMALLEST = 5
 """Images with a shorter side are not cut by default; it is also how inputs with channels last are told from images."""
 
@@ -291,8 +292,7 @@ class MatchingObjective(Objective[T]):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        totals = dict.fromkeys(self._measures, 0.0)
-        seen = 0
+        totals, seen = dict.fromkeys(self._measures, 0.0), 0
         for batch in batches:
             prepared = self.prepare(batch, {})
             for name, measure in self._measures.items():

@@ -28,15 +28,14 @@ from modebridge.batches import flatten, go_to_epoch, unflatten
 from modebridge.bridges import Bridge, Target
 from modebridge.bridges.bridge import target_of
 from modebridge.curves import Curve, Position
-from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
+from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, labeled, probabilities_of
 from modebridge.matching import DistillationLoss, MatchingObjective, bridge_loss, draw_mixing, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
 from modebridge.nets import classes_last, frozen_copy, logits_of, run, run_at, second
 from modebridge.trees import wide
 from modebridge.types import IGNORED, Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
-MODE, CURVE = "mode", "curve"
-"""The names of the only member of these objectives."""
+MODE, CURVE = "mode", "curve"  # the names of the only member of these objectives
 Mixing: TypeAlias = tuple[float, float, int]
 
 
@@ -78,8 +77,9 @@ class ModeObjective(Objective[Mode]):
         return self._program
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
-        logits = run(self._train, state.all_params, state.buffers, unflatten(prepared))
-        return F.cross_entropy(second(logits), prepared["labels"])
+        labels = prepared["labels"]
+        loss = F.cross_entropy(second(run(self._train, state.all_params, state.buffers, unflatten(prepared))), labels)
+        return loss / labeled(labels.sum(dim=1).flatten()) if labels.is_floating_point() else loss
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         return {MODE: error_rate(partial(self._answer, states[MODE]), batches)}

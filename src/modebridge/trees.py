@@ -105,6 +105,19 @@ def clone(tree: Params) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tree.items()}
 
 
+def below(tree: Params, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with a prefix, without it and in order; the inverse of `prefixed`.
+
+    >>> below(prefixed("start/", {"w": torch.tensor(1)}) | {"end/w": torch.tensor(2)}, "start/")
+    {'w': tensor(1)}
+    """
+    return {name.removeprefix(prefix): tensor for name, tensor in tree.items() if name.startswith(prefix)}
+
+
+def prefixed(prefix: str, tree: Params) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tree.items()}
+
+
 def to(tree: Params, device: torch.device | str) -> dict[str, Tensor]:
     """The same tree on another device; tensors already on it are not copied."""
     return {name: tensor.to(device) for name, tensor in tree.items()}

@@ -13,6 +13,7 @@ from modebridge.modes import Mode
 from tests.alignment.renumbering import METHODS, Odd, pair, renumbered, seeded
 from tests.networks import NETWORKS, made
 from tests.scenarios import fit_mode, loader, quick
+from tests.test_modes import Scaled
 
 ALIKE = (*NETWORKS, "torchvision densenet", "as VGG", "Hugging Face style", "ours, filter response norm")
 PLANTED = [(name, by) for name in ALIKE for by in METHODS]
@@ -48,6 +49,12 @@ def test_trained_networks_come_nearer_and_the_barrier_falls(by):
     assert result.mode.id == align(nets[0], a, b, loader(96, 16), by=by, barrier_images=0).mode.id
     assert "outputs are unchanged to" in str(result)
     assert "Barrier" in str(result)
+
+
+def test_extra_state_is_kept():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Scaled())
+    a, data = Mode.from_module(net), [(torch.rand(8, 4), torch.arange(8) % 3)]
+    assert align(net, a, a, data, barrier_images=0).mode.extra == a.extra != {}
 
 
 class Counted(list):

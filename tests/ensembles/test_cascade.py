@@ -83,3 +83,13 @@ def test_what_cannot_be_one() -> None:
     ):
         with pytest.raises(mb.ModebridgeError, match=words):
             make()
+    assert not two.calibrated, "refused before anything is changed"
+    both = headed()
+    for batch, words in (
+        (images(2).expand(2, 2, 8, 8), "the ensemble to run on the images you passed, but got"),
+        (images(2).double(), "images you passed to be torch.float32, as the ensemble's weights are, but got torch.flo"),
+        (images(2)[0], "the images you passed, but got .*pass a single image as images.None."),
+    ):
+        for model in (both, mb.Cascade(both, 0.5)):
+            with pytest.raises(mb.ModebridgeError, match=words):
+                model(batch)

@@ -91,10 +91,12 @@ def test_an_exported_file_has_calibrated_scores_and_its_own_cost(ensemble):
     assert "uncalibrated" not in str(found), "a file has no raw scores"
     File.meta = {**File.meta, "threshold": 0.9}
     several.clear()
-    average = evaluate(File(), batches()).cost.relative_flops
+    found = evaluate(File(), batches())
     share = float(torch.cat(several).double().mean())
+    assert (found.threshold, found.deferred_share) == (0.9, share)
     assert 0.5 < share < 1
-    assert average == pytest.approx(1 + (whole.cost.relative_flops - 1) * share), "of a cascade, over the images"
+    average = 1 + (whole.cost.relative_flops - 1) * share
+    assert found.cost.relative_flops == pytest.approx(average), "of a cascade, over the images"
 
 
 def test_intervals_and_no_temperature(ensemble):

@@ -19,7 +19,7 @@ from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, 
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import BridgeObjective, StudentObjective
 from modebridge.training import fit_curve, fit_modes, fit_students, fresh_mode
-from tests.scenarios import EXACT, blobs, fit_bridges, fit_mode, loader, modes, plan_student, quick, tiny_net
+from tests.scenarios import EXACT, Vectors, blobs, fit_bridges, fit_mode, loader, modes, plan_student, quick, tiny_net
 
 
 class Scaled(nn.Module):
@@ -243,6 +243,16 @@ def test_students_trained_together_are_their_own():
         assert alone.id == together[name].id, name
     assert len({mode.id for mode in together.values()}) == 4
     assert [Mode(mode.params, mode.buffers).id for mode in teachers] == before
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_batch_of_one_is_skipped_if_any_student_has_batch_norm(order):
+    nets = [nn.Sequential(nn.Linear(4, 6), *norm, nn.Linear(6, 3)) for norm in ([nn.BatchNorm1d(6)], [])]
+    teacher, data = Vectors(), [(torch.rand(n, 4), torch.arange(n) % 3) for n in (8, 1)]
+    plans = {str(k): plan_student(nets[k], [Mode.from_module(teacher)]) for k in order}
+    with pytest.warns(UserWarning, match="A batch of 1 image in train is skipped"):
+        students = fit_students(teacher, plans, data, config=quick(1))
+    assert len(students) == 2
 
 
 def test_an_ensemble_teaches_with_one_voice_per_member():

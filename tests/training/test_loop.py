@@ -10,12 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.objectives import ModeObjective
 from modebridge.training import Checkpoints, Epoch, Task, TensorBoard, TrainConfig, fit_curves, fit_modes, train
+from modebridge.training.config import Engine
 from tests.scenarios import EXACT, blobs, fit_mode, loader, modes, quick, tiny_net
 
 
@@ -139,6 +141,42 @@ def test_curves_together_have_the_statistics_that_each_has_alone():
     assert together[1].start is b
     with pytest.raises(ModebridgeError, match="one loader for each"):
         fit_curves(net, [(a, b), (b, c), (a, c)], data)
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks step together, without a graph."""
+    monkeypatch.setattr(Engine, "graphs", True)
+    eager = lambda run, *_: lambda fed, lr: run(fed, torch.tensor(lr, dtype=EXACT))  # noqa: E731
+    monkeypatch.setattr("modebridge.training.loop.StepGraph", eager)
+
+
+def test_tasks_that_step_together_may_differ_in_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nets, data = [tiny_net(k, dtype=EXACT) for k in range(3)], [loader(n, dtype=EXACT) for n in (16, 32, 24)]
+    seen: list[Epoch] = []
+    config = quick(2, callbacks=(seen.append,))
+    alone = fit_modes(nets, data, config)
+    as_on_a_gpu(monkeypatch)
+    modes = fit_modes(nets, data, config)
+    for one, other in zip(alone, modes, strict=True):
+        torch.testing.assert_close(other.params, one.params, rtol=0, atol=1e-9)
+    assert seen[3].losses == pytest.approx(seen[1].losses)
+    assert seen[3].images == 72
+    for steps in (1, 3):  # a stop before and after the first loader ends
+        checkpoints = Checkpoints(tmp_path / str(steps), every=0)
+        calls = iter([checkpoints.save] * steps)
+        checkpoints.save = lambda *given, calls=calls: next(calls)(*given)  # type: ignore[method-assign]
+        with pytest.raises(StopIteration):
+            fit_modes(nets, data, replace(config, checkpoints=checkpoints))
+        again = fit_modes(nets, data, replace(config, checkpoints=Checkpoints(checkpoints.path)))
+        assert [mode.id for mode in again] == [mode.id for mode in modes]
+
+
+def test_tasks_that_step_together_share_a_loader_with_persistent_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    data, seen = TensorDataset(blobs(16).images, blobs(16).labels), list[Epoch]()
+    shared = DataLoader(data, 4, num_workers=1, persistent_workers=True)
+    fit_modes([tiny_net(0), tiny_net(1)], shared, quick(1, callbacks=(seen.append,)))
+    assert seen[0].images == 32
 
 
 def test_epochs_are_told() -> None:

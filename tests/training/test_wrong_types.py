@@ -12,7 +12,7 @@ from torch import nn
 
 import modebridge as mb
 from modebridge.bridges import plan_bridge
-from modebridge.training import fit_many
+from modebridge.training import fit_many, fit_students
 from tests.scenarios import quick
 
 X, Y = torch.rand(12, 1, 4, 4), torch.arange(12) % 3
@@ -69,6 +69,12 @@ def modes() -> list[mb.Mode]:
         ),
         (lambda: mb.evaluate(net(), [{"image": X, "label": Y}]), "name the tensors of a dict as the arguments"),
         (lambda: mb.fit_modes(net(), DATA, quick(1)), "Expected a list of networks, but got one module; put it in a"),
+        (
+            lambda: mb.fit_modes((net() for _ in range(2)), DATA),
+            "networks, but got a generator; put its networks in a l",
+        ),
+        (lambda: fit_many(net(), {"a": plan_bridge(net(), modes(), X)}, DATA, {}), "config to be a TrainConfig"),
+        (lambda: fit_students(net(), {"a": None}, DATA, {}), "config to be a TrainConfig, but got dict"),
         (lambda: mb.Ensemble(net(), "a.pt"), "Expected a list of modes, but got one str; put it in a list"),
         (lambda: mb.Ensemble(net(), net()), "Expected a list of modes, but got one Sequential"),
         (

@@ -187,7 +187,8 @@ def align(
         if k in before
     )
     # Permute the original tensors, so that they stay on their device.
-    aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
+    params, buffers = (groups.permute(tree, permutations) for tree in (b.params, b.buffers))
+    aligned = replace(b, params=params, buffers=buffers)
     difference = prove(bare, theirs, aligned.to(device), few)
     first = last = None
     if kept:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from modebridge.batches import check_batch, first_batch, map_inputs, rows_of, shapes_of, take_rows
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, quoting
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.nets.quirks import FAILED, plain_attention
@@ -85,18 +85,9 @@ def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[I
 def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
     """All tensors that a network returns, by name, with its own weights or others; attention is not fused."""
     plain, by_name = arguments([inputs])
-    try:
-        with plain_attention():
-            out = functional_call(net, (dict(state or {}),), tuple(plain), by_name)
-    except ModebridgeError:
-        raise
-    except FAILED as error:
-        reason = first_line(error)
-        raise ModebridgeError(
-            f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{reason}'; "
-            "check their size and dtype."
-        ) from error
-    return outputs_of(out)
+    expected = f"{type(net).__name__} to run on the images of data, {shapes_of(inputs)}"
+    with quoting(expected, "check their size and dtype", FAILED), plain_attention():
+        return outputs_of(functional_call(net, (dict(state or {}),), tuple(plain), by_name))
 
 
 def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str, Tensor]:

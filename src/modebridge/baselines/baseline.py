@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modebridge import seeds
 from modebridge.batches import map_inputs, size_of, unflatten
 from modebridge.ensembles import average, probabilities_of
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, quoting
 from modebridge.nets import call, frozen_copy, logits_of, run
 from modebridge.nets.flops import examples, invoke
 from modebridge.nets.quirks import FAILED, on_copy
@@ -168,8 +168,9 @@ def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
     two = map_inputs(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
     before = {part: part.training for part in net.modules()}
     net.eval()
+    expected, fix = f"the network to run as {what} on an example", "use another network or method"
     try:
-        with torch.enable_grad(), seeds.borrowed(0):
+        with quoting(expected, fix, FAILED), torch.enable_grad(), seeds.borrowed(0):
             logits = invoke(net, [two])
         if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * net.size:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -177,11 +178,6 @@ def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
                 f"Expected {what} to return logits of ({net.size} members x batch, classes), but got {got}; it "
                 "does not support this network."
             )
-    except FAILED as error:
-        raise ModebridgeError(
-            f"Expected the network to run as {what} on an example, but got '{first_line(error)}'; use another network "
-            "or method."
-        ) from error
     finally:
         for part, mode in before.items():
             part.training = mode

@@ -29,7 +29,6 @@ class Target:
 
     modes: tuple[Mode, ...]
     r: float | None  # position on a curve, if the target is one
-    what: str  # description for tables
     parts: tuple[Target, ...] = ()  # the target of each head, if there are several
 
     @property
@@ -50,24 +49,24 @@ Aim: TypeAlias = Target | Literal["curve", "labels"]
 
 def curve_target(curve: Curve, r: float = 0.5) -> Target:
     """The network on the curve at r: the paper's target."""
-    return Target((curve.at(r),), r, f"the curve at r = {r:g}")
+    return Target((curve.at(r),), r)
 
 
 def mode_target(mode: Mode) -> Target:
     """Another mode, which needs no curve."""
-    return Target((mode,), None, "another mode")
+    return Target((mode,), None)
 
 
 def ensemble_target(modes: Sequence[Mode]) -> Target:
     """The mean probability of several modes: plain distillation of a deep ensemble."""
     if not modes:
         raise ModebridgeError("Expected an ensemble as target to have modes, but got none; pass at least one.")
-    return Target(tuple(modes), None, f"the mean of {len(modes)} modes")
+    return Target(tuple(modes), None)
 
 
 def label_target() -> Target:
     """The (mixed) labels: the control without a second network."""
-    return Target((), None, "the labels")
+    return Target((), None)
 
 
 def heads_target(targets: Sequence[Target]) -> Target:
@@ -77,12 +76,11 @@ def heads_target(targets: Sequence[Target]) -> Target:
     for target in targets:
         if target.parts:
             raise ModebridgeError(
-                f"Expected heads to consist of plain targets, but got '{target.what}'; use curve_target, "
+                f"Expected heads to consist of plain targets, but got one with {target.heads} heads; use curve_target, "
                 "mode_target, ensemble_target or label_target."
             )
     modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
-    what = "; ".join(target.what for target in targets)
-    return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
+    return targets[0] if len(targets) == 1 else Target(modes, None, tuple(targets))
 
 
 def listed(modes: Curve | Mode | Sequence[Mode]) -> list[Mode]:

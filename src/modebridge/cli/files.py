@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from modebridge.cli.terminal import OPTIONS, Screen, here, listed, note, program, say, warn
-from modebridge.errors import ModebridgeError, install, plural
+from modebridge.errors import ModebridgeError, install, needed, plural
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
@@ -264,12 +264,8 @@ def serve(
     curl --data-binary @cat.png http://127.0.0.1:8000/predict
     ```
     """
-    try:
+    with needed("Starlette and uvicorn for serving", "serve"):
         from modebridge.deploy.serve import ServeConfig, serve as serve_file
-    except ImportError as error:
-        raise ModebridgeError(
-            f"Expected Starlette and uvicorn for serving, but {error.name} is not installed; {install('serve')}."
-        ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     serve_file(
         file,

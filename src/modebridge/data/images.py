@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from modebridge import seeds, trees
-from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
-from modebridge.errors import ModebridgeError, install
+from modebridge.batches import apart, check_batch, first_batch, flatten, go_to_epoch, map_inputs, rows_of, take_rows
+from modebridge.errors import ModebridgeError, needed, quoting
 from modebridge.types import Batch, Batches
 
 if TYPE_CHECKING:
@@ -190,10 +189,7 @@ class LoaderSet:
         """The same loader with batches on another device, to be iterated independently of this one."""
         placed = copy.copy(self)
         placed.device = device
-        if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
-            # Such a loader has one iterator, which two networks trained in parallel would share.
-            placed.loader = separate = copy.copy(self.loader)
-            separate._iterator = None
+        placed.loader = apart(self.loader)
         return placed
 
     def fingerprint(self) -> str:
@@ -252,17 +248,10 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def open_image(path: str) -> Picture:
-    try:
+    with needed("Pillow to read image files", "images"):
         from PIL import Image
-    except ImportError as error:
-        raise ModebridgeError(
-            f"Expected Pillow to read image files, but it is not installed; {install('images')}."
-        ) from error
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except OSError as error:
-        raise ModebridgeError(f"Expected '{path}' to be an image, but got '{error}'; download it again.") from error
+    with quoting(f"'{path}' to be an image", "download it again", OSError), Image.open(path) as image:
+        return image.convert("RGB")
 
 
 def centre_crop(image: Picture, size: int, resize: int) -> Picture:

@@ -14,8 +14,8 @@ import torch
 
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
 from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
-from modebridge.deploy.module import quiet
-from modebridge.errors import ModebridgeError, first_line, install
+from modebridge.errors import ModebridgeError, needed, quoting
+from modebridge.files.adapters import quiet
 from modebridge.types import Inputs
 
 
@@ -75,7 +75,8 @@ class DeployedEnsemble:
             threads: CPU threads per call; None for the runtime's default. Ignored for .pt2, which uses torch's setting.
         """
         place = check_format(path, "onnxruntime")
-        try:
+        # Both runtimes have their own exceptions for files that they do not support.
+        with quoting(f"'{place}' to load", "check the file, update the runtime, or export it again"):
             if not place.is_file():
                 what = "is not one" if place.exists() else "does not exist"
                 raise ModebridgeError(
@@ -83,14 +84,6 @@ class DeployedEnsemble:
                 )
             check_intact(place)
             return cls(place, *(_onnx(place, threads) if place.suffix == ".onnx" else _pt2(place)))
-        except ModebridgeError:
-            raise
-        except Exception as error:
-            # Both runtimes have their own exceptions for files that they do not support.
-            raise ModebridgeError(
-                f"Expected '{place}' to load, but got '{first_line(error)}'; check the file, update the runtime, or "
-                "export it again."
-            ) from error
 
     @property
     def parity(self) -> float:
@@ -139,14 +132,9 @@ class DeployedEnsemble:
         if not len(feed[next(iter(self._specs))]):
             specs = output_specs(self.meta)
             return Answer(**{name: np.zeros((0, *spec.shape), spec.type) for name, spec in specs.items()})
-        try:
+        # Runtimes raise their own exceptions for tokens out of range or lack of memory.
+        with quoting(f"'{self.path}' to run on these inputs", "check their values, or export it again"):
             return Answer(**dict(zip(self.meta["outputs"], self._run(feed), strict=True)))
-        except Exception as error:
-            # Runtimes raise their own exceptions for tokens out of range or lack of memory.
-            raise ModebridgeError(
-                f"Expected '{self.path}' to run on these inputs, but got '{first_line(error)}'; check their values, "
-                "or export it again."
-            ) from error
 
     def predict_proba(self, images: Arrays | Inputs) -> Array:
         """The calibrated probabilities (B, K)."""
@@ -231,14 +219,10 @@ def check_format(path: Path | str, *names: str) -> Path:
         )
     names = (names or ("onnx", "onnxscript", "onnxruntime")) if place.suffix == ".onnx" else ()
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
+    with needed(f"{', '.join(names)} for .onnx files", "onnx"):
         for name in names:
             module = import_module(name)
             if name == "onnxruntime":
                 # If the caller loaded it before, this is all that can be done.
                 module.disable_telemetry_events()
-    except ImportError as error:
-        raise ModebridgeError(
-            f"Expected {', '.join(names)} for .onnx files, but {error.name} is not installed; {install('onnx')}."
-        ) from error
     return place

@@ -16,13 +16,14 @@ from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_r
 from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
 from modebridge.deploy.inputs import ANY, Array, check_example, pixel_doubts
 from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
-from modebridge.deploy.module import Calibration, EnsembleModule, export_program, quiet
+from modebridge.deploy.module import Calibration, EnsembleModule, export_program
 from modebridge.deploy.onnx import write_onnx
 from modebridge.ensembles import ALL, AnswerRule, Cascade, Ensemble, SetRule, average, cascaded, fit_temperature, scale
 from modebridge.ensembles.decisions import class_scores
 from modebridge.ensembles.forward import confidence_of
 from modebridge.ensembles.temperature import sampled
 from modebridge.errors import ModebridgeError, near
+from modebridge.files.adapters import quiet
 from modebridge.files.atomic import write_file
 from modebridge.matching import are_tokens, image_size
 from modebridge.nets import classes_last, second
@@ -30,7 +31,6 @@ from modebridge.nets.quirks import FAILED
 from modebridge.types import Batch, Batches, Inputs
 
 EXTRAS = ("members", "entropy", "mutual_information")
-
 SHORTEST = 4
 """Sequences of which a half can be shown to an exporter: an axis of size 1 would become a constant."""
 MARGIN = 1e-4

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from modebridge.batches import IMAGES, LABELS, inputs_of, map_inputs
-from modebridge.errors import ModebridgeError, install
+from modebridge.errors import ModebridgeError, needed
 from modebridge.types import Inputs
 
 if TYPE_CHECKING:
@@ -181,12 +181,8 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
 
     It is resized if needed (Pillow, bilinear); larger images than `max_megapixels` are refused before they are decoded.
     """
-    try:
+    with needed("Pillow to read image files", "images"):
         from PIL import Image, ImageOps
-    except ImportError as error:
-        raise ModebridgeError(
-            f"Expected Pillow to read image files, but it is not installed; {install('images')}."
-        ) from error
     (channels, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     if channels not in (1, 3):
         raise ModebridgeError(

@@ -23,10 +23,9 @@ from modebridge.bridges import Bridge
 from modebridge.deploy.inputs import pixel_range
 from modebridge.deploy.module import Calibration
 from modebridge.ensembles import Ensemble
-from modebridge.errors import ModebridgeError, first_line, near
+from modebridge.errors import ModebridgeError, near, quoting
 from modebridge.modes import Mode
 from modebridge.nets import call
-from modebridge.nets.quirks import FAILED
 from modebridge.scoring import cost
 from modebridge.types import Inputs
 
@@ -120,14 +119,9 @@ def _member_names(ensemble: Ensemble, bridges: Sequence[Bridge], names: Sequence
 def _outputs(ensemble: Ensemble, example: Inputs) -> list[int]:
     """The shape (*P, K) of the logits of one image."""
     base = ensemble.bases[0]
-    try:
-        with torch.no_grad():
-            return [int(size) for size in call(base, take_rows(example, slice(1))).shape[1:]]
-    except FAILED as error:
-        raise ModebridgeError(
-            f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
-            f"but got '{first_line(error)}'; check its shape and type, and that the network accepts any batch size."
-        ) from error
+    expected = f"{type(base).__name__} to run on one row of the example, {shapes_of(example)}"
+    with quoting(expected, "check its shape and type, and that the network accepts any batch size"), torch.no_grad():
+        return [int(size) for size in call(base, take_rows(example, slice(1))).shape[1:]]
 
 
 def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +12,7 @@ from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, average,
 from modebridge.ensembles.forward import EvaluationOnly
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
 from modebridge.types import Inputs
 
@@ -168,16 +165,3 @@ def export_program(
                 f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; use operations "
                 "that can be exported, without branches on values in tensors."
             ) from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress prints, logs and warnings of exporters; exceptions are raised as usual."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
-    try:
-        with warnings.catch_warnings(action="ignore"), out, err:
-            yield
-    finally:
-        logging.disable(before)

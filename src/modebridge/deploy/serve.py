@@ -35,7 +35,7 @@ from modebridge.deploy.inputs import (
     pixel_doubts,
     specs_in,
 )
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, quoting
 
 DECODERS = 4
 """Number of images decoded at a time; the largest allowed image takes about 200 MB."""
@@ -87,14 +87,11 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
     settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=30)
     with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with quoting(
+            f"to listen on port {config.port} of {config.host}", "choose another with --port, or check --host", OSError
+        ):
             listener.bind((config.host, config.port))
             listener.listen(2048)
-        except OSError as error:
-            raise ModebridgeError(
-                f"Expected to listen on port {config.port} of {config.host}, but got '{first_line(error)}'; choose "
-                f"another with {'--host' if isinstance(error, socket.gaierror) else '--port'}."
-            ) from error
         ready()
         # uvicorn stops gently on both signals, and then raises them again for the handlers from before.
         before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -18,6 +18,7 @@ from modebridge.ensembles.forward import (
     cascaded as cascaded,
     deferring as deferring,
     features_of as features_of,
+    labeled as labeled,
     member_logits as member_logits,
     probabilities_of as probabilities_of,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_batch, take_rows
-from modebridge.ensembles.checks import check_inputs
+from modebridge.ensembles.checks import check_inputs, refusing
 from modebridge.ensembles.ensemble import Ensemble
 from modebridge.ensembles.forward import (
     Output,
@@ -93,18 +93,18 @@ class Cascade(Predictor):
             raise ModebridgeError(
                 "Expected an average cost for a cascade without a threshold, but got none; pass average_cost=1.15."
             )
+        most = len(self.ensemble.bases)
+        if average_cost is not None and not 1 <= average_cost <= most:
+            raise ModebridgeError(
+                f"Expected average_cost to be between 1 and the {most} networks of the cascade, but got "
+                f"{average_cost:g}; change it."
+            )
         self.sets = self.answers = None
         first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
         self.ensemble.calibrate(valid)
         table, labels = first.averaged(valid)
         self.first_temperature.fill_(fit_temperature(table, labels))
         if average_cost is not None:
-            most = len(self.ensemble.bases)
-            if not 1 <= average_cost <= most:
-                raise ModebridgeError(
-                    f"Expected average_cost to be between 1 and the {most} networks of the cascade, but got "
-                    f"{average_cost:g}; change it."
-                )
             share = (average_cost - 1) / (most - 1)
             sure = [confidence_of(self._alone(check_batch(item, "valid")[0])[0]) for item in valid]
             self.threshold = deferring(torch.cat(sure), share)
@@ -128,16 +128,16 @@ class Cascade(Predictor):
         """The probabilities with classes as the last axis, and which images (B,) used all members."""
         self.check_evaluating()
         images = check_inputs(images, self.ensemble._tokens, what)
-        ensemble, (first, output) = self.ensemble, self._alone(images)
+        ensemble = self.ensemble
+        with refusing(images, ensemble, what):
+            first, output = self._alone(images)
         unsure = confidence_of(first) < self.threshold
         rows = unsure.nonzero()[:, 0]
         if not len(rows):
             return first, unsure
         few = take_rows(images, rows)
         outputs: dict[int, Output] = {0: (output[0][rows], {tap: part[rows] for tap, part in output[1].items()})}
-        for k, (base, reader) in enumerate(zip(ensemble.bases, ensemble._readers, strict=True)):
-            if k:
-                outputs[k] = reader.read(base, few)
+        outputs |= {k: ensemble.read(k, few) for k in range(1, len(ensemble.bases))}
         members = probabilities_of(torch.stack(member_logits(outputs, ensemble.reads)))
         whole = first.clone()
         whole[rows] = scale(average(members), ensemble.temperature).to(first.dtype)
@@ -145,5 +145,5 @@ class Cascade(Predictor):
 
     def _alone(self, images: Inputs) -> tuple[Tensor, Output]:
         """The calibrated probabilities of the first network, and its logits and features."""
-        output = self.ensemble._readers[0].read(self.ensemble.bases[0], images)
+        output = self.ensemble.read(0, images)
         return scale(probabilities_of(output[0]), self.first_temperature), output

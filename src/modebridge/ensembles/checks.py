@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import IMAGES, advice_for, check_type, label_key
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.batches import IMAGES, check_type, label_key
+from modebridge.errors import ModebridgeError, advice_for, first_line
+from modebridge.nets.quirks import FAILED
 from modebridge.types import Inputs
 
 TOKENS = (torch.int64, torch.int32)
@@ -39,8 +41,18 @@ def check_inputs(given: Inputs, tokens: bool, what: str) -> Inputs:
     return given
 
 
-def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
-    """An error that explains why the networks failed on their inputs; None if the inputs are not the cause."""
+@contextmanager
+def refusing(given: Inputs, ensemble: nn.Module, what: str) -> Iterator[None]:
+    """Explain why the networks of an ensemble failed on their inputs, unless these are not the cause."""
+    try:
+        yield
+    except FAILED as error:
+        if (refused := _refusal(error, given, ensemble, what)) is None:
+            raise
+        raise refused from error
+
+
+def _refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
     if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
         return None
     tensors = {IMAGES: given} if isinstance(given, Tensor) else given

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import size_of
 from modebridge.bridges import Bridge
-from modebridge.ensembles.checks import check_inputs, refusal, shapes
+from modebridge.ensembles.checks import check_inputs, refusing, shapes
 from modebridge.ensembles.forward import (
     Mean,
     Output,
@@ -26,10 +26,8 @@ from modebridge.ensembles.temperature import BOUNDS, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, Trained, check_modes, to_modes
 from modebridge.nets import Taps, check_tap, frozen_copy, second
-from modebridge.nets.quirks import FAILED, tracing
+from modebridge.nets.quirks import tracing
 from modebridge.types import Batches, Inputs
-
-TOKENS = (torch.int64, torch.int32)
 
 
 class Ensemble(Predictor):
@@ -122,38 +120,36 @@ class Ensemble(Predictor):
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
 
-    def members(self, images: Inputs, what: str = "you passed") -> Tensor:
-        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads.
+    def members(self, images: Inputs) -> Tensor:
+        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads."""
+        return second(self.table(images), 2)
+
+    def table(self, images: Inputs, what: str = "you passed") -> Tensor:
+        """The same with classes as the last axis, (M, B, *P, K).
 
         Unsuitable inputs raise an error that names them by `what`, as in "the images you passed".
         """
-        return second(self.table(images, what), 2)
-
-    def table(self, images: Inputs, what: str = "you passed") -> Tensor:
-        """The same with classes as the last axis, (M, B, *P, K)."""
         self.check_evaluating()
         images = check_inputs(images, self._tokens, what)
         if tracing():
             return self._run(images)
-        try:
+        with refusing(images, self, what):
             return self._run(images)
-        except FAILED as error:
-            refused = refusal(error, images, self, what)
-            if refused is None:
-                raise
-            raise refused from error
 
     def _run(self, images: Inputs) -> Tensor:
-        outputs: dict[int, Output] = {}
-        for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
-            outputs[k] = reader.read(base, images)
-            shape = tuple(second(outputs[k][0]).shape)
-            if len(shape) < 2 or shape[0] != size_of(images):  # some networks accept an image without a batch axis
-                raise ModebridgeError(
-                    f"Expected the network's logits to be (batch, classes), but got {shape} for {shapes(images)};"
-                    " pass a batch, or images[None] for a single image."
-                )
+        outputs = {k: self.read(k, images) for k in range(len(self.bases))}
         return probabilities_of(torch.stack(member_logits(outputs, self.reads)))
+
+    def read(self, k: int, images: Inputs) -> Output:
+        """The logits of a mode, and the features that bridges read."""
+        output = self._readers[k].read(self.bases[k], images)
+        shape = tuple(second(output[0]).shape)
+        if len(shape) < 2 or shape[0] != size_of(images):  # some networks accept an image without a batch axis
+            raise ModebridgeError(
+                f"Expected the network's logits to be (batch, classes), but got {shape} for {shapes(images)};"
+                " pass a batch, or images[None] for a single image."
+            )
+        return output
 
     @property
     def reads(self) -> list[tuple[Bridge, tuple[int, ...]]]:

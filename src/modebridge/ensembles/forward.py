@@ -146,6 +146,18 @@ def deferring(confidence: Tensor, share: float) -> float:
     return float(confidence.sort().values[most]) if most < len(confidence) else ALL
 
 
+def labeled(mass: Tensor) -> Tensor:
+    """The share of labeled places, from the sums over classes of their label probabilities (..., places).
+
+    A mean over all places, divided by it, is one over the labeled ones. It is rounded: sums of probabilities are nearly
+    1, where losses must keep their bits.
+
+    >>> labeled(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 1.0, 1.0]]))
+    tensor([0.2500, 0.7500])
+    """
+    return (4096 * mass.mean(dim=-1)).round().clamp_min(1) / 4096
+
+
 class EvaluationOnly(nn.Module):
     """A module whose submodules stay in evaluation mode, like a frozen backbone.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError, first_line, some
+from modebridge.errors import ModebridgeError, quoting, some
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 UNUSED = ("auto_mapping", "base_model_name", "inference_mode", "init_", "megatron", "peft_version", "revision")
@@ -38,14 +39,11 @@ def adapter_state(net: Any, folder: Path) -> dict[str, Tensor]:
         raise ModebridgeError(
             f"Expected '{folder}' to hold {WEIGHTS}, but it does not; save the adapter with save_pretrained."
         )
-    try:
+    kinds = ValueError, AttributeError, safetensors.SafetensorError
+    with quoting(f"'{folder}' to hold an adapter", "save it with save_pretrained", kinds):
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         stored = _function(config)
         tensors = safetensors.torch.load_file(folder / WEIGHTS)
-    except (ValueError, AttributeError, safetensors.SafetensorError) as error:
-        raise ModebridgeError(
-            f"Expected '{folder}' to hold an adapter, but got '{first_line(error)}'; save it with save_pretrained."
-        ) from error
     bases = [str(each.get("base_model_name_or_path") or "") for each in (_config(net), config)]
     if all(bases) and len({Path(base).absolute() for base in bases}) > 1:
         warnings.warn(
@@ -100,20 +98,16 @@ def build_adapted(description: Mapping[str, Any]) -> nn.Module:
 
     base, adapter, configs = description["base"], description["adapter"], peft.PeftConfig
     cls, make = transformers_class(base["class"]), cast("Any", configs).from_peft_type
-    try:
-        with quiet():
-            config = cls.config_class.from_dict(dict(base["config"]))
-            options = {"config": config, "revision": base["revision"] or "main", "use_safetensors": True}
-            # A head for another number of classes is replaced by the adapter's; the hash covers all that is used.
-            model = cls.from_pretrained(base["name"], ignore_mismatched_sizes=True, **options)
-            kept = {key: value for key, value in adapter.items() if not key.startswith(UNUSED)}
-            name = description.get("active", "default")  # earlier versions did not store it
-            net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True), name)
-    except Exception as error:  # other libraries, and a hub, can raise anything
-        raise ModebridgeError(
-            f"Expected the base '{base['name']}' of an adapter to be found and built, but got '{first_line(error)}'; "
-            "pass net=, the network with an adapter."
-        ) from error
+    # Other libraries, and a hub, can raise anything.
+    expected = f"the base '{base['name']}' of an adapter to be found and built"
+    with quoting(expected, "pass net=, the network with an adapter"), quiet():
+        config = cls.config_class.from_dict(dict(base["config"]))
+        options = {"config": config, "revision": base["revision"] or "main", "use_safetensors": True}
+        # A head for another number of classes is replaced by the adapter's; the hash covers all that is used.
+        model = cls.from_pretrained(base["name"], ignore_mismatched_sizes=True, **options)
+        kept = {key: value for key, value in adapter.items() if not key.startswith(UNUSED)}
+        name = description.get("active", "default")  # earlier versions did not store it
+        net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True), name)
     check_base(net, description)
     return net
 
@@ -138,13 +132,15 @@ def transformers_class(name: object) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bars and remarks of transformers and peft."""
-    with (
-        contextlib.redirect_stderr(io.StringIO()),
-        contextlib.redirect_stdout(io.StringIO()),
-        warnings.catch_warnings(action="ignore"),
-    ):
-        yield
+    """Without what other libraries print, log and warn of; exceptions are raised as usual."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    try:
+        with warnings.catch_warnings(action="ignore"), out, err:
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _config(net: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, quoting
 from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
@@ -96,13 +96,8 @@ def sealed(metadata: Mapping[str, Any], tensors: Params = MappingProxyType({})) 
                 "before saving."
             )
     listed = {TENSORS: [[name, _strides(tensor)] for name, tensor in tensors.items()]} if tensors else {}
-    try:
+    with quoting("plain numbers and text beside the tensors", "convert them with float(), int() or str()"):
         record = json.loads(json.dumps({**metadata, **listed}))  # tuples as lists, keys as text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ModebridgeError(
-            f"Expected plain numbers and text beside the tensors, but got '{first_line(error)}'; convert them with "
-            "float(), int() or str()."
-        ) from error
     return json.dumps({**record, HASH: _hash(record, tensors)}, indent=1) + "\n"
 
 

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError, first_line, some
+from modebridge.errors import ModebridgeError, quoting, some
 from modebridge.files.adapters import CONFIG as ADAPTER, WEIGHTS as ADAPTER_WEIGHTS, adapter_state, quiet
 from modebridge.files.checkpoint_search import find_places, natural
 from modebridge.modes import Mode, Trained, check_net, to_mode
@@ -145,15 +145,10 @@ def _from_pretrained(net: Any, folder: Path) -> Mode:
     """Read with the network's own class, since transformers renames tensors when it saves; safetensors only."""
     if (folder / ADAPTER).is_file():
         return _mode(net, adapter_state(net, folder), folder)
-    try:
-        with quiet():
-            options = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
-            model, info = type(net).from_pretrained(folder, **options)
-    except Exception as error:  # its own exceptions, for files of other models or without safetensors
-        raise ModebridgeError(
-            f"Expected '{folder}' to hold a {type(net).__name__} in safetensors, but got '{first_line(error)}'; save "
-            "it with save_pretrained."
-        ) from error
+    # Its own exceptions, for files of other models or without safetensors.
+    with quoting(f"'{folder}' to hold a {type(net).__name__} in safetensors", "save it with save_pretrained"), quiet():
+        options = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+        model, info = type(net).from_pretrained(folder, **options)
     if missing := sorted(info["missing_keys"]):
         raise ModebridgeError(
             f"Expected '{folder}' to hold all weights of {type(net).__name__}, but {some(missing)} are missing; use a "

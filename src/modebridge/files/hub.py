@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modebridge.errors import ModebridgeError, first_line, install
+from modebridge.errors import ModebridgeError, first_line, needed
 from modebridge.files.atomic import latest
 
 Place = str | os.PathLike[str]
@@ -153,10 +153,6 @@ def check_repo(repo: str) -> None:
 
 
 def _library(what: str) -> Any:
-    try:
+    with needed(f"huggingface_hub for {what}", "hub"):
         import huggingface_hub
-    except ImportError:
-        raise ModebridgeError(
-            f"Expected huggingface_hub for {what}, but it is not installed; {install('hub')}."
-        ) from None
     return huggingface_hub

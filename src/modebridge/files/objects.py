@@ -16,6 +16,7 @@ from modebridge.files.adapters import build_adapted, check_base, own_names
 from modebridge.files.rebuilding import build, describe, fill
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
+from modebridge.trees import below, prefixed
 from modebridge.types import Params
 
 
@@ -29,29 +30,20 @@ class Parts:
 
     def each(self, prefix: str, count: int) -> list[dict[str, Tensor]]:
         """The tensors below "PREFIX.0" and so on; at most as many as there are tensors, whatever a file asks for."""
-        return [self.below(f"{prefix}.{k}") for k in range(min(count, len(self.tensors)))]
-
-    def below(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names start with "PREFIX.", without the prefix and in order."""
-        start = f"{prefix}."
-        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
-
-
-def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+        return [below(self.tensors, f"{prefix}.{k}.") for k in range(min(count, len(self.tensors)))]
 
 
 def _numbered(prefix: str, trees: Iterable[Params]) -> dict[str, Tensor]:
-    return {f"{prefix}.{k}.{name}": tensor for k, tree in enumerate(trees) for name, tensor in tree.items()}
+    return {name: tensor for k, tree in enumerate(trees) for name, tensor in prefixed(f"{prefix}.{k}.", tree).items()}
 
 
 def _mode_parts(mode: Mode) -> Parts:
-    tensors = _prefixed("params", mode.params) | _prefixed("buffers", mode.buffers)
+    tensors = prefixed("params.", mode.params) | prefixed("buffers.", mode.buffers)
     return Parts({"extra": dict(mode.extra)} if mode.extra else {}, tensors)
 
 
 def _mode(parts: Parts, net: nn.Module | None = None, bodies: object = None) -> Mode:
-    mode = Mode(parts.below("params"), parts.below("buffers"), parts.config.get("extra", {}))
+    mode = Mode(below(parts.tensors, "params."), below(parts.tensors, "buffers."), parts.config.get("extra", {}))
     if net is not None:
         mode.check(net)
     return mode
@@ -59,15 +51,15 @@ def _mode(parts: Parts, net: nn.Module | None = None, bodies: object = None) -> 
 
 def _curve_parts(curve: Curve) -> Parts:
     start, end = (_mode_parts(mode) for mode in (curve.start, curve.end))
-    tensors = _prefixed("start", start.tensors) | _prefixed("end", end.tensors)
+    tensors = prefixed("start.", start.tensors) | prefixed("end.", end.tensors)
     tensors |= _numbered("pins", curve.pins) | _numbered("statistics", curve.statistics.values())
     return Parts({**start.config, "pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
 
 
 def _curve(parts: Parts, net: nn.Module | None, bodies: object) -> Curve:
-    start, end = (_mode(Parts(parts.config, parts.below(name)), net) for name in ("start", "end"))
+    start, end = (_mode(Parts(parts.config, below(parts.tensors, f"{name}.")), net) for name in ("start", "end"))
     pins = tuple(parts.each("pins", parts.config["pins"]))
-    known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
+    known = {float(r): below(parts.tensors, f"statistics.{k}.") for k, r in enumerate(parts.config["statistics"])}
     return Curve(start, end, pins, known)
 
 
@@ -133,7 +125,7 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     tensors |= _numbered("bridges", [part.tensors for part in bridges])
     # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
     state = base.state_dict()
-    tensors |= _prefixed("constants", {name: b for name, b in base.named_buffers() if name not in state})
+    tensors |= prefixed("constants.", {name: b for name, b in base.named_buffers() if name not in state})
     config = {
         **modes[0].config,
         "net": described,
@@ -175,11 +167,11 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
         )
     fill(net, modes[0].state, what)
     shapes = {name: buffer.shape for name, buffer in net.named_buffers()}
-    constants = parts.below("constants")
+    constants = below(parts.tensors, "constants.")
     fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, what)
     bridges = []
     for k, stored in enumerate(config["bridges"]):
-        bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), net, bodies)
+        bridge = _bridge(Parts(stored, below(parts.tensors, f"bridges.{k}.")), net, bodies)
         # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
         bridge.reads = tuple(modes[i].id for i in stored["inputs"])
         bridges.append(bridge)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
 
 from modebridge import seeds
 from modebridge.bridges import Heads, ResidualBody, TokenBody, VectorBody
-from modebridge.errors import ModebridgeError, first_line, install, near
+from modebridge.errors import ModebridgeError, first_line, near, needed, quoting
 from modebridge.files.adapters import describe_adapter, has_adapter, transformers_class
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSpec, frozen_copy
 from modebridge.nets.architecture import same_architecture
@@ -152,7 +152,11 @@ def full_name(name: str, **options: Any) -> str:
 def library_factory(name: str) -> tuple[Callable[..., object], dict[str, Any]]:
     """The function that builds a network of timm or torchvision, and the options in parentheses."""
     library, model, options = _split(name)
-    try:
+    # "operator torchvision::nms does not exist": it was built for another torch.
+    works = quoting(
+        f"{library} to work with this torch", "install matching versions of torch and torchvision", RuntimeError
+    )
+    with needed(f"{library} for net '{name[:80]}'", "vision"), works:
         if library == "timm":
             import timm
 
@@ -163,15 +167,6 @@ def library_factory(name: str) -> tuple[Callable[..., object], dict[str, Any]]:
 
             every, make = torchvision.models.list_models, torchvision.models.get_model
             known = model in every()
-    except ImportError:
-        raise ModebridgeError(
-            f"Expected {library} for net '{name[:80]}', but it is not installed; {install('vision')}."
-        ) from None
-    except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
-        raise ModebridgeError(
-            f"Expected {library} to work with this torch, but got '{first_line(error)}'; install matching versions of "
-            "torch and torchvision."
-        ) from error
     if not known:
         raise ModebridgeError(f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], every())}")
     return partial(make, model), options

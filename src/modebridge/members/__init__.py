@@ -18,7 +18,6 @@ from modebridge.members.member import (
     Loaded as Loaded,
     Made as Made,
     Member as Member,
-    Method as Method,
     Node as Node,
     Parents as Parents,
     Tensors as Tensors,

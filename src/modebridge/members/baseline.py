@@ -14,7 +14,7 @@ from modebridge.baselines import Baseline, BatchEnsemble, Mimo, Packed
 from modebridge.baselines.mimo import REPEATS, SAME
 from modebridge.baselines.packed import check_split
 from modebridge.errors import ModebridgeError
-from modebridge.members.member import Method, Parents
+from modebridge.members.member import Member, Parents
 from modebridge.members.network import TrainedNetwork
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -23,7 +23,7 @@ from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost, module_cost
 
 
-class BaselineMember(Method, TrainedNetwork):
+class BaselineMember(Member, TrainedNetwork):
     """A network of several members, trained like a mode; its fields are the numbers in its name, as in "mimo-2-x3"."""
 
     alone = True

@@ -14,7 +14,7 @@ from modebridge.batches import map_inputs
 from modebridge.bridges import Bridge, Kind, ResidualBody, Target, build_bridge, curve_target, label_target
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
-from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
+from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
 from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, networks, on_base
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -155,7 +155,7 @@ class SmallNetwork(Member, Node):
 
 
 @dataclass(frozen=True)
-class BridgeMember(Method, SmallNetwork):
+class BridgeMember(SmallNetwork):
     """A bridge that imitates the point at r of a curve, counted from the lower mode; "I" reads mode i, "II" both.
 
     >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
@@ -290,7 +290,7 @@ class ControlMember(SmallNetwork):
         return label_target()
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
         return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.paper and recipe.control else []
 
     @classmethod

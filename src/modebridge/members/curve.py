@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
 
+from modebridge import trees
 from modebridge.curves import Curve
 from modebridge.members.member import LAST, ArtefactData, Made, Member, Node, Parents, Tensors
 from modebridge.members.network import ON_BASE, OneNetwork, mode_on, networks, on_base, weights_of
@@ -64,9 +64,8 @@ class Pin(Node):
         )
         made: Made = {}
         for node, curve in zip(group, trained, strict=True):
-            parts = {"pin": curve.pins[0], "statistics": curve.statistics.get(0.5, {})}
-            tensors = {f"{part}/{key}": tensor for part, tree in parts.items() for key, tensor in tree.items()}
-            made[node.name] = ArtefactData(tensors)
+            middle = trees.prefixed("statistics/", curve.statistics.get(0.5, {}))
+            made[node.name] = ArtefactData(trees.prefixed("pin/", curve.pins[0]) | middle)
         return made
 
     def ends(self, setting: Setting, tensors: Parents) -> tuple[Mode, Mode]:
@@ -108,13 +107,10 @@ def load_curve(setting: Setting, tensors: Parents, i: int, j: int, r: float = 0.
     """The curve between two modes, ready for evaluation at r, from the nodes of `PointMember`."""
     curve = Pin(i, j, base)
     start, end = curve.ends(setting, tensors)
-    parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
-    for name, tensor in tensors[curve.place].items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = tensor
+    pin, middle = (trees.below(tensors[curve.place], f"{part}/") for part in ("pin", "statistics"))
     # In the modes' memory format, which files do not store.
-    pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in parts["pin"].items()}
-    statistics: dict[float, Tensors] = {0.5: parts["statistics"]} if parts["statistics"] else {}
+    pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in pin.items()}
+    statistics: dict[float, Tensors] = {0.5: middle} if middle else {}
     estimated = tensors.get(PointStatistics(i, j, r, base).place)
     if estimated:
         statistics[r] = estimated
@@ -158,7 +154,7 @@ class PointMember(OneNetwork):
         return load_curve(setting, tensors, self.i, self.j, self.r, self.base).at(self.r)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
         return [cls(i, j) for i, j in recipe.curves()] if recipe.paper else []
 
     @classmethod

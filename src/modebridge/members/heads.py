@@ -11,7 +11,7 @@ from modebridge.errors import plural
 from modebridge.matching import suits_cutmix
 from modebridge.members.bridge import SIZE, SmallNetwork
 from modebridge.members.curve import PointMember
-from modebridge.members.member import Member, Method, Parents
+from modebridge.members.member import Member, Parents
 from modebridge.members.network import ModeMember, OneNetwork
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
@@ -26,7 +26,7 @@ NOTE = "a small network on the first one's features, with a head that imitates e
 
 
 @dataclass(frozen=True)
-class HeadsMember(Method, SmallNetwork):
+class HeadsMember(SmallNetwork):
     """A type I bridge on mode i with one head per network that it learns; `parts` are from `PARTS`.
 
     >>> HeadsMember(0).name, HeadsMember(0, ("midpoints", "labels"), "medium").name

@@ -116,6 +116,8 @@ class Member(ABC):
     """Whether it is only used alone, because its network differs from the recipe's."""
     pattern: ClassVar[str]
     """The names of this kind: a regular expression with a named group for each field."""
+    method: ClassVar[str] = ""
+    """The name in a recipe's `methods`, without which a recipe does not include this kind."""
 
     @property
     @abstractmethod
@@ -164,14 +166,21 @@ class Member(ABC):
         return cls(**{field: _value(text) for field, text in match.groupdict().items() if text}) if match else None
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """The members of this kind in a plain run of a recipe."""
-        return ()
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
+        """The members that the name of the method stands for in a recipe."""
+        return [cls()]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
+        """The members of this kind in a plain run of a recipe: by default those that its `methods` name."""
+        named = [cls.parse(entry) for entry in recipe.methods]
+        usual = cls.usual(recipe) if cls.method in recipe.methods else ()
+        return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
 
     @classmethod
     def order(cls, k: float) -> tuple[float, ...]:
-        """The order of its k-th row: after those of all deep ensembles."""
-        return LAST, float(k)
+        """The order of its k-th row: after those of all deep ensembles, by method."""
+        return LAST, 1.0 + [*METHODS, ""].index(cls.method), float(k)
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
@@ -183,32 +192,10 @@ def _value(text: str) -> int | float | str:
     return int(text) if text.isdigit() else float(text) if re.fullmatch(r"\d+\.\d+", text) else text
 
 
-class Method(Member):
-    """A kind of member that a recipe may include besides its modes and bridges, for comparison."""
-
-    method: ClassVar[str]
-    """The name in a recipe's `methods`."""
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """The members that the name of the method stands for in a recipe."""
-        return [cls()]
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Self]:
-        named = [cls.parse(entry) for entry in recipe.methods]
-        usual = cls.usual(recipe) if cls.method in recipe.methods else ()
-        return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
-
-    @classmethod
-    def order(cls, k: float) -> tuple[float, ...]:
-        return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
-
-
 K = TypeVar("K", bound=type[Member])
 KINDS: list[type[Member]] = []
 """All kinds of members, in the order of tables."""
-METHODS: dict[str, type[Method]] = {}
+METHODS: dict[str, type[Member]] = {}
 """The kinds that a recipe includes only if its `methods` name them, by that name."""
 
 
@@ -220,7 +207,7 @@ def register(kind: K) -> K:
         KINDS[known.index(_home(kind))] = kind
     else:
         KINDS.append(kind)
-    if issubclass(kind, Method):
+    if kind.method:
         METHODS[kind.method] = kind
     return kind
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from modebridge import seeds
 from modebridge.alignment import By, align
-from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
+from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -126,11 +126,13 @@ class ModeMember(OneNetwork, TrainedNetwork):
         return (weights_of(self.number, recipe, self.base),)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
-        return [cls(k) for k in range(recipe.modes)]
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
+        return super().of(recipe) if cls.method else [cls(k) for k in range(recipe.modes)]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        if cls.method:
+            return super().rows(recipe)
         names = [mode.name for mode in cls.of(recipe)]
         roles = {1: "one", 2: "two"}
         alone, several = {1: "the first one alone"}, "their mean probability"
@@ -155,7 +157,7 @@ class ModeMember(OneNetwork, TrainedNetwork):
 
 
 @dataclass(frozen=True)
-class SwaMember(Method, ModeMember):
+class SwaMember(ModeMember):
     """Stochastic weight averaging: like the mode with its number, from the same start on the same batches.
 
     Up to epoch 3 N / 4 of N it is identical to that mode. From there on the learning rate is constant, and the weights
@@ -186,10 +188,6 @@ class SwaMember(Method, ModeMember):
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
         return [] if recipe.base == cls.base else [cls(0)]
-
-    @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        return super(ModeMember, cls).rows(recipe)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
-from modebridge.members.member import ArtefactData, Made, Member, Method, Node, Parents
+from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
 from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork, networks
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -29,7 +29,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class StudentMember(Method, OneNetwork, TrainedNetwork):
+class StudentMember(OneNetwork, TrainedNetwork):
     """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
 
     Those of all modes (`count` 0) are the method "distilled", the others are "students".

@@ -13,6 +13,8 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets.running import frozen_copy
 
 Norm: TypeAlias = Literal["frn", "bn"]
+EPSILON = 1e-6
+"""Of filter response normalization, the paper's."""
 
 
 class FilterResponseNorm(nn.Module):
@@ -21,17 +23,15 @@ class FilterResponseNorm(nn.Module):
     .. math:: y = \max(\gamma\, x / \sqrt{\nu^2 + \epsilon} + \beta,\ \tau),
         \qquad \nu^2 = \operatorname{mean}_{H,W} x^2
 
-    It does not depend on the batch, so a curve of such networks has no running statistics to re-estimate. The fixed
-    epsilon is the paper's.
+    It does not depend on the batch, so a curve of such networks has no running statistics to re-estimate.
 
     >>> frn = FilterResponseNorm(2)
     >>> frn(torch.full((1, 2, 3, 3), -5.0)).max()   # tau starts at 0, which is a ReLU
     tensor(0., grad_fn=<MaxBackward1>)
     """
 
-    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.eps = eps
         self.gamma = nn.Parameter(torch.empty(channels))
         self.beta = nn.Parameter(torch.empty(channels))
         self.tau = nn.Parameter(torch.empty(channels))
@@ -51,7 +51,7 @@ class FilterResponseNorm(nn.Module):
         by_channel = (-1, *[1] * len(places))
         nu2 = wide.square().mean(dim=places, keepdim=True)
         # Multiply by gamma before the map is scaled: (B, C, 1, 1) is far smaller than the map.
-        scale = self.gamma.view(by_channel) * torch.rsqrt(nu2 + self.eps)
+        scale = self.gamma.view(by_channel) * torch.rsqrt(nu2 + EPSILON)
         # max(y, tau) as relu(y - tau) + tau: the backward of torch.maximum took a quarter of a step on CPUs.
         tau = self.tau.view(by_channel)
         y = torch.relu(torch.addcmul(self.beta.view(by_channel) - tau, wide, scale)) + tau

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modebridge.batches import shapes_of, size_of
 from modebridge.bridges import build_bridge, last_blocks_tap
 from modebridge.data.sets import NAMED
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, quoting
 from modebridge.files import full_name, library_factory
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, call, frozen_copy, spec_of
 from modebridge.recipes.data import DataFacts, RunData, facts_of
@@ -158,16 +158,10 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
 def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
     """Run two images through the network, and through a bridge of each size."""
     net = frozen_copy(network.build(torch.Generator().manual_seed(0)))
-    try:
-        with seeded(0):  # networks that draw random numbers must not disturb the caller's generator
-            logits = call(net, inputs)
-    except ModebridgeError:
-        raise
-    except Exception as error:  # a user's module can raise anything
-        raise ModebridgeError(
-            f"Expected net '{recipe.net}' to run on the data's images, {shapes_of(inputs)}, but got "
-            f"'{first_line(error)}'; set its options for such images, or use other images."
-        ) from error
+    expected = f"net '{recipe.net}' to run on the data's images, {shapes_of(inputs)}"
+    # A user's module can raise anything, and draw random numbers.
+    with quoting(expected, "set its options for such images, or use other images"), seeded(0):
+        logits = call(net, inputs)
     if logits.shape != (size_of(inputs), network.classes):
         raise ModebridgeError(
             f"Expected net '{recipe.net}' to return logits of (batch, {network.classes}), one per class of the data, "

@@ -163,8 +163,8 @@ def given_keys(folder: RunFolder, recipe: Recipe, given: Mapping[int, str]) -> d
     return keys
 
 
-def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:
+def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None) -> Setting:
     """A setting for use without training: the data need not be read if the folder knows the facts about it."""
     record = folder.record(DATA) if folder is not None else {}
     known = DataFacts.from_dict(record) if record else None
-    return Setting(recipe, seed, None if data is None else str(data), known=known)
+    return Setting(recipe, seed, None, known=known)

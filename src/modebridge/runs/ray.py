@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from modebridge import __version__
-from modebridge.errors import ModebridgeError, first_line, install, plural
+from modebridge.errors import ModebridgeError, first_line, needed, plural, quoting
 from modebridge.members import Made, Parents, Setting, Tensors
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Job
@@ -65,16 +65,16 @@ class OnRay(Executor):
     def _connect(self, address: str) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         host, _, port = address.removeprefix("ray://").rpartition(":")
-        try:
+        fix = (
+            "start one (ray start --head), set RAY_AUTH_MODE=token if it requires a token, or use --on ray for one on "
+            "this machine"
+        )
+        kinds = OSError, RuntimeError, ValueError, AssertionError, ImportError
+        with quoting(f"a Ray cluster at '{address}'", fix, kinds):
             if host and port.isdigit():  # Ray itself would keep trying for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
             local = {"address": "local", "include_dashboard": False}
             self._ray.init(**(local if address == LOCAL else {"address": address}), **quiet)
-        except (OSError, RuntimeError, ValueError, AssertionError, ImportError) as error:
-            raise ModebridgeError(
-                f"Expected a Ray cluster at '{address}', but got '{first_line(error)}'; start one (ray start --head), "
-                "set RAY_AUTH_MODE=token if it requires a token, or use --on ray for one on this machine."
-            ) from error
 
     def __enter__(self) -> OnRay:
         return self
@@ -100,8 +100,8 @@ class OnRay(Executor):
                 num_cpus=min(threads, self._cores) if self.device == "cpu" else 1,
                 num_gpus=1 if self.device == "cuda" else 0,
             )
-            needed = [places[place] for place in job.parents]
-            waiting[options.remote(sent, pickle.dumps(job), threads, *about, *needed)] = job
+            reads = [places[place] for place in job.parents]
+            waiting[options.remote(sent, pickle.dumps(job), threads, *about, *reads)] = job
         failure: Exception | None = None
         try:
             while waiting:
@@ -187,10 +187,6 @@ def _ray() -> Any:
     # Ray reads these on import and start; values set by the user are kept.
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         os.environ.setdefault(name, "0")
-    try:
+    with needed("Ray to run stages on other machines", "cluster"):
         import ray
-    except ImportError as error:
-        raise ModebridgeError(
-            f"Expected Ray to run stages on other machines, but it is not installed; {install('cluster')}."
-        ) from error
     return ray

@@ -16,7 +16,7 @@ from modebridge.ensembles import Cascade, Ensemble, SetRule, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import classes_last
-from modebridge.scoring.cost import Cost, cost, module_cost
+from modebridge.scoring.cost import Cost, cost
 from modebridge.scoring.dense import PlaceSums
 from modebridge.scoring.scores import hits, surprisals
 from modebridge.scoring.table import Scored
@@ -119,75 +119,54 @@ def score_with_images(
         if net is None:
             raise ModebridgeError("Expected a mode with its network, but got no net; pass Ensemble(net, [mode]).")
         model = Ensemble(net, [model])
-    if isinstance(model, Cascade):
-        return _of_cascade(model, test, intervals)
-    if isinstance(model, nn.Module):
-        whole = model if isinstance(model, Ensemble) else Ensemble(model, [Mode.from_module(model)])
-        return _of_ensemble(whole, test, intervals)
-    if not hasattr(model, "meta"):
+    if isinstance(model, nn.Module) and not isinstance(model, Ensemble | Cascade):
+        model = Ensemble(model, [Mode.from_module(model)])
+    whole = model.ensemble if isinstance(model, Cascade) else model
+    if isinstance(whole, Ensemble):
+        assert isinstance(model, Ensemble | Cascade)
+        temperature = float(whole.temperature) if whole.calibrated else None
+        threshold, sets = model.threshold if isinstance(model, Cascade) else None, model.sets
+    elif hasattr(whole, "meta"):
+        rule, temperature, threshold = whole.meta.get("sets"), whole.meta["temperature"], whole.meta.get("threshold")
+        sets = SetRule(**rule) if rule else None
+    else:
         raise ModebridgeError(
             f"Expected evaluate to get an ensemble, a cascade, a mode, a module or an exported file, but got "
             f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
         )
-    file, rule = model, model.meta.get("sets")
-    # Files of 0.2 do not say how many parameters they have.
-    price = Cost(**{"params": 0, **model.meta["cost"]})
-    sets, unsure = SetRule(**rule) if rule else None, list[Tensor]()
-
-    def answer(images: Inputs) -> Tensor:
-        answers = file(images)
-        unsure.append(torch.as_tensor(answers.used) > 1)
-        return classes_last(torch.as_tensor(answers.probabilities))
-
-    def average_price() -> Cost:
-        if model.meta.get("threshold") is None:
-            return price
-        relative = 1 + float(torch.cat(unsure).double().mean()) * (price.relative_flops - 1)
-        return replace(price, flops=price.flops * relative / price.relative_flops, relative_flops=relative)
-
-    scored, images = _scored(_predictions(answer, test), None, average_price, sets, intervals)
-    return _calibrated_only(scored, model.meta["temperature"]), images
-
-
-def _calibrated_only(scored: Scored, temperature: float) -> Scored:
-    """Files and cascades return calibrated probabilities only."""
-    return replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan, temperature=temperature)
-
-
-def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> tuple[Scored, Tensor]:
-    first: list[Inputs] = []
-
-    def mean(images: Inputs) -> Tensor:
-        first[:] = first or [images]
-        return average(ensemble.table(images, "of data"), ensemble.mean)
-
-    temperature = float(ensemble.temperature) if ensemble.calibrated else None
-    with _evaluating(ensemble):
-        answers = _predictions(mean, test)
-        return _scored(answers, temperature, lambda: cost(ensemble, first[0]), ensemble.sets, intervals)
-
-
-def _of_cascade(cascade: Cascade, test: Batches, intervals: bool) -> tuple[Scored, Tensor]:
-    """With the cost on average over the images."""
     first: list[Inputs] = []
     deferred: list[Tensor] = []
 
     def answer(images: Inputs) -> Tensor:
         first[:] = first or [images]
-        table, unsure = cascade.answer(images)
+        if isinstance(model, Ensemble):
+            return average(model.table(images, "of data"), model.mean)
+        if isinstance(model, Cascade):
+            table, unsure = model.answer(images)
+        else:
+            said = model(images)
+            table, unsure = classes_last(torch.as_tensor(said.probabilities)), torch.as_tensor(said.used) > 1
         deferred.append(unsure)
         return table
 
     def price() -> Cost:
-        whole, alone = cost(cascade.ensemble, first[0]), module_cost(cascade.ensemble.bases[0], first[0])
-        share = float(torch.cat(deferred).double().mean())
-        flops = alone.flops + share * (whole.flops - alone.flops)
-        return replace(whole, flops=flops, relative_flops=1 + share * (whole.relative_flops - 1))
+        # Files of 0.2 do not say how many parameters they have.
+        counted = cost(whole, first[0]) if isinstance(whole, Ensemble) else Cost(**{"params": 0, **whole.meta["cost"]})
+        if threshold is None:
+            return counted
+        relative = 1 + share() * (counted.relative_flops - 1)
+        return replace(counted, flops=counted.flops * relative / counted.relative_flops, relative_flops=relative)
 
-    with _evaluating(cascade):
-        scored, images = _scored(_predictions(answer, test), None, price, cascade.sets, intervals)
-    scored = replace(scored, threshold=cascade.threshold, deferred_share=float(torch.cat(deferred).double().mean()))
-    return _calibrated_only(scored, float(cascade.ensemble.temperature)), images
+    def share() -> float:
+        return 1.0 if threshold is None else float(torch.cat(deferred).double().mean())
+
+    own = temperature if isinstance(model, Ensemble) else None  # the others answer with calibrated probabilities
+    with _evaluating(model):
+        scored, images = _scored(_predictions(answer, test), own, price, sets, intervals)
+    if not isinstance(model, Ensemble):
+        scored = replace(scored, raw_nll=math.nan, raw_ece=math.nan, raw_brier=math.nan, temperature=temperature)
+        scored = replace(scored, threshold=threshold, deferred_share=share())
+    return scored, images
 
 
 def _scored(

@@ -168,6 +168,7 @@ def fit_many(
     if not isinstance(bridges, Mapping) or not bridges:
         got = type(bridges).__name__ if bridges else "none"
         raise ModebridgeError(f'Expected bridges by name to train, but got {got}; pass a dict, {{"small": bridge}}.')
+    check_config(config)
     return _fit_all(net, bridges, train, config, valid, Engine.of(config, net), first_batch(train, "train"))
 
 

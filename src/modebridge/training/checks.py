@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds, trees
 from modebridge.batches import (
     Mapped,
-    advice_for,
     check_batch,
     check_labels,
     first_batch,
@@ -27,7 +26,7 @@ from modebridge.batches import (
 )
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.errors import ModebridgeError, first_line, plural
+from modebridge.errors import ModebridgeError, advice_for, first_line, plural
 from modebridge.files.adapters import has_adapter
 from modebridge.matching import are_tokens, image_size, suits_cutmix
 from modebridge.modes import Mode, check_modes
@@ -112,20 +111,20 @@ class Checked(Mapped):
 
     def __init__(self, batches: Batches, what: str, outputs: Sequence[int], least: int = 1) -> None:
         super().__init__(batches, self._check)
-        self._what, self.outputs, self._least = what, outputs, least
+        self._what, self.outputs, self.least = what, outputs, least
         self._warned = False
 
     def _check(self, item: object) -> Batch | None:
         inputs, labels = check_batch(item, self._what)
         if labels.device.type == "cpu":
             check_labels(labels, self.outputs, self._what, sizes=False)
-        if len(labels) >= self._least:
+        if len(labels) >= self.least:
             return inputs, labels
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"A batch of {plural(len(labels), 'image')} in {self._what} is skipped: batch norm needs at least "
-                f"{self._least} images per batch. Change the batch size or set drop_last=True to avoid this.",
+                f"{self.least} images per batch. Change the batch size or set drop_last=True to avoid this.",
                 stacklevel=2,
             )
         return None

@@ -54,8 +54,10 @@ def fit_modes(
     >>> first, second = fit_modes([nn.Linear(4, 3), nn.Linear(4, 3)], train)
     """
     check_config(config)
-    if isinstance(nets, nn.Module):
-        raise ModebridgeError("Expected a list of networks, but got one module; put it in a list.")
+    given: object = nets
+    if not isinstance(given, Sequence):
+        got = "one module; put it" if isinstance(given, nn.Module) else f"a {type(given).__name__}; put its networks"
+        raise ModebridgeError(f"Expected a list of networks, but got {got} in a list.")
     for net in nets:
         check_net(net)
     check_loader(train, "train")

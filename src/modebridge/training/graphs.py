@@ -23,13 +23,14 @@ REHEARSALS = 3
 class StepGraph:
     """Replays a captured step; batches of a different size (the last of an epoch) run without a graph.
 
+    So do steps of some tasks only, where others have no batch left (None).
     `run` is the whole step of all tasks, from their batches, draws and learning rate to their losses. It changes
     `steps`, which are restored after the warm-up, and draws from `noises`.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[Fed], Tensor], list[Tensor]],
+        run: Callable[[Sequence[Fed | None], Tensor], list[Tensor]],
         steps: Sequence[Step],
         noises: Sequence[Noise],
         device: torch.device,
@@ -41,12 +42,15 @@ class StepGraph:
         self._inputs: list[Tensor] = []
         self._losses: list[Tensor] = []
 
-    def __call__(self, fed: Sequence[Fed], lr: float) -> list[Tensor]:
+    def __call__(self, fed: Sequence[Fed | None], lr: float) -> list[Tensor]:
         """Run one step of every task; returns the losses (valid until the next call)."""
         self._lr.fill_(lr)
+        whole = [one for one in fed if one is not None]
+        if len(whole) < len(fed):
+            return self._run(fed, self._lr)
         if self._graph is None:
-            self._graph = self._captured(fed)
-        pairs = list(zip(self._inputs, _tensors(fed), strict=True))
+            self._graph = self._captured(whole)
+        pairs = list(zip(self._inputs, _tensors(whole), strict=True))
         if any(static.shape != fresh.shape for static, fresh in pairs):
             return self._run(fed, self._lr)
         for noise in self._noises:

@@ -6,8 +6,9 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from modebridge import seeds, trees
-from modebridge.batches import go_to_epoch, one_ahead
+from modebridge.batches import apart, go_to_epoch, one_ahead
 from modebridge.errors import ModebridgeError
 from modebridge.training.config import Engine, TrainConfig
 from modebridge.training.graphs import Fed, StepGraph
@@ -103,6 +104,7 @@ class TaskRun:
         self.draws = seeds.generator(task.seed, "draws")  # for the objective's random choices
         self.best: dict[str, tuple[float, State]] = {}  # the best score of each member, and its state at that time
         self.images = 0  # drawn in this epoch, over all processes
+        self.drawn = 0  # batches of this epoch so far, with those that were skipped
         for member, state in task.objective.start().items():
             layout, program = FlatLayout(state.params), task.objective.program(member)
             key = (program, layout.key)
@@ -148,12 +150,13 @@ class TaskRun:
 
     def fed(self, epoch: int, skip: int = 0) -> Iterator[Fed]:
         """This process's rows of the batches of an epoch with their draws, on the device, without the first `skip`."""
-        processes, self.images = self._engine.processes, 0
+        processes, self.images, self.drawn = self._engine.processes, 0, 0
         go_to_epoch(self.task.batches, epoch)  # here, since tasks may share a loader
         for number, batch in enumerate(self.task.batches):
             part = batch if processes.size == 1 else processes.part(batch)
             # Drawn for skipped batches too: the generator goes on from where it would be.
             draw = self.task.objective.draw(len(part[1]), self.draws)
+            self.drawn += 1
             if number >= skip:
                 self.images += len(batch[1])
                 yield self._engine.moved(part, draw)
@@ -179,11 +182,12 @@ class _Loop:
 
     def __init__(self, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
         forwards: dict[Any, Forward] = {}
+        graphs = engine.graphs and config.optimizer == "sgd"  # torch's own optimizers count steps on the CPU
+        tasks = [replace(task, batches=apart(task.batches)) if graphs else task for task in tasks]
         self.runs = [TaskRun(task, config, engine, forwards) for task in tasks]
         self._config, self._engine = config, engine
         self._steps = [step for run in self.runs for step in run.steps.values()]
         self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
-        graphs = engine.graphs and config.optimizer == "sgd"  # torch's own optimizers count steps on the CPU
         self._graph = StepGraph(self._all_tasks, self._steps, self._noises, engine.device) if graphs else None
         self._identity, self.averaging, self.position = "", False, Position()
         if config.checkpoints is not None:
@@ -255,23 +259,21 @@ class _Loop:
         """All tasks together, one launch per step: one batch of 128 leaves half of a large GPU idle."""
         sizes, count = [len(run.steps) for run in self.runs], start.count
         total = start.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
-        for fed in zip(*(run.fed(start.epoch, skip=count) for run in self.runs), strict=True):
+        for fed in zip_longest(*(run.fed(start.epoch, skip=count) for run in self.runs)):
             for noise in self._noises:
                 noise.at(start.epoch, count)
             total = total + torch.cat(graph(fed, lr))
             count += 1
             self._save(Position(start.epoch, start.draws, (), count, total))
-        return [(part, count) for part in torch.split(total, sizes)]
+        return [(part, run.drawn) for part, run in zip(torch.split(total, sizes), self.runs, strict=True)]
 
-    def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
-        prepared = [run.prepare(batch, draw) for run, (batch, draw) in zip(self.runs, fed, strict=True)]
-        jobs = [
-            partial(step, inputs[member], lr)
-            for run, inputs in zip(self.runs, prepared, strict=True)
-            for member, step in run.steps.items()
-        ]
-        losses = torch.stack(self._engine.fan_out(jobs))
-        return list(torch.split(losses, [len(run.steps) for run in self.runs]))
+    def _all_tasks(self, fed: Sequence[Fed | None], lr: Tensor) -> list[Tensor]:
+        """The losses of a step of every task; zeros for those without a batch."""
+        live = [(run, run.prepare(*one)) for run, one in zip(self.runs, fed, strict=True) if one is not None]
+        jobs = [partial(step, inputs[member], lr) for run, inputs in live for member, step in run.steps.items()]
+        losses = torch.split(torch.stack(self._engine.fan_out(jobs)), [len(run.steps) for run, _ in live])
+        parts, pairs = iter(losses), zip(self.runs, fed, strict=True)
+        return [lr.new_zeros(len(run.steps)) if one is None else next(parts) for run, one in pairs]
 
     def _save(self, position: Position) -> None:
         # All processes read, only the first writes.

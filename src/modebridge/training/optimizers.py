@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, quoting
 from modebridge.training.config import TrainConfig
 from modebridge.types import Params
 
@@ -93,13 +93,9 @@ class TorchOptimizer:
 
 def _theirs(function: Callable[..., Any], *arguments: object) -> Any:
     """What a function of the user's or of another library's returns; its errors are quoted."""
-    try:
+    expected = "optimizer to make one that takes parameters of any shape and steps without a closure"
+    with quoting(expected, "use another one, or correct the function"):
         return function(*arguments)
-    except Exception as error:
-        raise ModebridgeError(
-            "Expected optimizer to make one that takes parameters of any shape and steps without a closure, but got "
-            f"'{first_line(error)}'; use another one, or correct the function."
-        ) from error
 
 
 def _text(value: object) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError, install
+from modebridge.errors import ModebridgeError, needed
 from modebridge.files.atomic import Damage, read_tensor_file, tensor_file, write_file
 from modebridge.types import State
 
@@ -66,12 +66,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        try:
+        with needed("TensorBoard to write its logs", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ModebridgeError(
-                f"Expected TensorBoard to be installed to write its logs, but it is not; {install('tensorboard')}."
-            ) from error
         self._writer: Any = SummaryWriter(str(folder))
 
     def __call__(self, epoch: Epoch) -> None:
@@ -119,11 +115,11 @@ class Checkpoints:
         for k, run in enumerate(runs):
             tensors[f"draws/{k}"] = position.draws[k]
             for member, step in run.steps.items():
-                tensors |= {f"step/{k}/{member}/{name}": tensor for name, tensor in step.tensors().items()}
+                tensors |= trees.prefixed(f"step/{k}/{member}/", step.tensors())
             for member, (score, state) in run.best.items():
                 scores[f"{k}/{member}"] = score
-                tensors |= {f"best/{k}/{member}/params/{name}": tensor for name, tensor in state.params.items()}
-                tensors |= {f"best/{k}/{member}/buffers/{name}": tensor for name, tensor in state.buffers.items()}
+                tensors |= trees.prefixed(f"best/{k}/{member}/params/", state.params)
+                tensors |= trees.prefixed(f"best/{k}/{member}/buffers/", state.buffers)
         for k, (total, _) in enumerate(position.totals):
             tensors[f"total/{k}"] = total
         metadata = {
@@ -145,22 +141,17 @@ class Checkpoints:
         for k, run in enumerate(runs):
             run.draws.set_state(tensors[f"draws/{k}"])
             for member, step in run.steps.items():
-                step.restore(_below(tensors, f"step/{k}/{member}/"))
+                step.restore(trees.below(tensors, f"step/{k}/{member}/"))
                 key = f"{k}/{member}"
                 if key in metadata["scores"]:
                     params, buffers = (
-                        trees.to(_below(tensors, f"best/{key}/{part}/"), step.flat.device)
+                        trees.to(trees.below(tensors, f"best/{key}/{part}/"), step.flat.device)
                         for part in ("params", "buffers")
                     )
                     run.best[member] = (metadata["scores"][key], State(params, buffers, step.frozen))
         totals = tuple((tensors[f"total/{k}"], count) for k, count in enumerate(metadata["counts"]))
         draws = tuple(tensors[f"draws/{k}"] for k in range(len(runs)))
         return Position(metadata["epoch"], draws, totals, metadata["count"], tensors["running"])
-
-    def clear(self) -> None:
-        """Remove both files once the work is done."""
-        for file in (self.path, self._before):
-            file.unlink(missing_ok=True)
 
     def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest intact file, or None if there is none yet."""
@@ -197,7 +188,3 @@ def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
             start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)
             digest.update(f"{member} {step.layout.key} {start}{step.built}".encode())
     return digest.hexdigest()
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -106,6 +106,7 @@ def fit_students(
     """
     if not plans:
         raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
+    check_config(config)
     engine = Engine.of(config, net)
     for plan in plans.values():
         trainable(plan.net)
@@ -113,8 +114,9 @@ def fit_students(
     stale = stale_statistics([plan.net for plan in plans.values()], config)
     batch = first_batch(train, "train")
     # Checked with every architecture among the students.
-    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
-        data = check_train(plan.net, plan.start, train, engine, batch)
+    nets = {repr(plan.net): plan for plan in plans.values()}.values()
+    checked = [check_train(plan.net, plan.start, train, engine, batch) for plan in nets]
+    data = max(checked, key=lambda one: one.least)
     mixup, cutmix = mixing_of(config, STUDENT_MIXUP, batch[0])
     for plan in plans.values():
         check_teachers(net, plan.teachers, batch[0], data.outputs)
