@@ -75,7 +75,7 @@ def make_cases(folder, ending="npz"):
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:A network that the bridge reads", "ignore:The bridge gets a head on labels")
+@pytest.mark.filterwarnings("ignore:Network . of", "ignore:The bridge gets a head on labels")
 @pytest.mark.parametrize(("axes", "kind"), [(2, "PlainConvUNet"), (3, "ResidualEncoderUNet")])
 def test_heads_on_folds(axes, kind, tmp_path, capsys):
     model, cases = make_model(tmp_path / "model", make_plans(axes, kind)), make_cases(tmp_path / "data" / "cases")

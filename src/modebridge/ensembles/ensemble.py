@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import size_of
 from modebridge.bridges import Bridge
-from modebridge.ensembles.checks import check_inputs, refusing, shapes
+from modebridge.ensembles.checks import check_inputs, check_logits, refusing, shapes
 from modebridge.ensembles.forward import (
     Mean,
     Output,
@@ -87,6 +87,7 @@ class Ensemble(Predictor):
         self.bases = nn.ModuleList([mode.load(net) for mode in given])
         self.bridges = nn.ModuleList([frozen_copy(bridge) for bridge in bridges])
         self.eval()
+        self._checked = False
         self._reads = [tuple(ids.index(source) for source in bridge.reads) for bridge in bridges]
         self._taps: list[list[str]] = [
             sorted({tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads for tap in b.taps})
@@ -149,6 +150,9 @@ class Ensemble(Predictor):
                 f"Expected the network's logits to be (batch, classes), but got {shape} for {shapes(images)};"
                 " pass a batch, or images[None] for a single image."
             )
+        if not (self._checked or tracing()):
+            check_logits(output[0], self.bases[k])
+            self._checked = True  # once, as a GPU waits for it
         return output
 
     @property

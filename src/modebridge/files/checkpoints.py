@@ -62,7 +62,7 @@ def load_checkpoint(
             patterns with `*`. The network's own tensors are never skipped.
 
     Returns:
-        The mode; `mode.load(net)` puts it into a network.
+        The mode; `net = mode.load(net)` is a copy of the network with these weights.
 
     >>> import tempfile
     >>> net = nn.Linear(2, 3)

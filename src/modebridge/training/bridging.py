@@ -16,6 +16,7 @@ from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.bridge import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
+from modebridge.ensembles.checks import check_logits
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, Trained, has_statistics, to_modes
@@ -47,7 +48,7 @@ Measured (docs/results/default.md): at 70 and 89 % a head on labels gains much, 
 """
 CUTMIX_FROM = 0.8
 """From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
-COSTLY = 1.0
+COSTLY = 0.25
 """Share of the network's FLOPs that nobody expects of a small network."""
 IMAGES = 1000
 """How many training images to look at, rounded up to whole batches."""
@@ -68,8 +69,8 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge: a small network that predicts other networks from a feature of the first.
 
-    With modes and neither a target nor a body, the modes that the bridge reads are run on about 1,000 training images
-    as `train` draws them. If one is right on less than 95 % of them, the bridge gets a head on labels beside those on
+    With modes and neither a target nor a body, the modes are run on about 1,000 training images
+    as `train` draws them. If one that the bridge reads is right on less than 95 % of them, the bridge gets a head on labels beside those on
     the other modes, with a warning: on networks that do not fit their training data labels teach it what the other
     networks cannot (docs/results/default.md). Labels that are predicted no better than by chance are not used.
 
@@ -119,7 +120,8 @@ def fit_bridge(
     elif target == "curve" and not isinstance(given, Curve):
         others = other_targets(listed(given), kind)
         read = listed(given)[: READS[kind]]
-        accuracy, chance = check_chance(net, read, train, engine, "A network that the bridge reads")
+        accuracies, chance = check_chance(net, listed(given), train, engine)
+        accuracy = min(accuracies[: len(read)])
         if chance < accuracy < LABELS_BELOW and body is None:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "
@@ -210,22 +212,23 @@ def _fit_all(
 
 
 def check_chance(
-    net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine, what: str
-) -> tuple[float, float]:
-    """Warn if modes, called `what`, are no better than chance; returns their lowest accuracy, and that of chance.
+    net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine, what: str = "network"
+) -> tuple[list[float], float]:
+    """Warn if modes are no better than chance; returns the accuracy of each, and that of chance.
 
     Labels that are predicted so are perhaps no real ones, which imitation does not need.
     """
-    accuracy, counts = training_accuracy(net, modes, train, engine)
+    accuracies, counts = training_accuracy(net, modes, train, engine)
     chance = by_chance(counts)
-    if accuracy <= chance < 1:
-        warnings.warn(
-            f"{what} is right on only {accuracy:.0%} of its training data, no better than chance (the most frequent "
-            f"label is {max(counts) / max(sum(counts), 1):.0%} of it): check that it is trained, and that images and "
-            "labels are as in its training.",
-            stacklevel=3,
-        )
-    return accuracy, chance
+    for k, accuracy in enumerate(accuracies, 1):
+        if accuracy <= chance < 1:
+            warnings.warn(
+                f"{what.capitalize()} {k} of {len(modes)} is right on only {accuracy:.0%} of the training data, no "
+                f"better than chance (the most frequent label is {max(counts) / max(sum(counts), 1):.0%} of it): check "
+                "that it is trained, and that images and labels are as in its training.",
+                stacklevel=3,
+            )
+    return accuracies, chance
 
 
 def by_chance(counts: Sequence[int]) -> float:
@@ -241,8 +244,10 @@ def by_chance(counts: Sequence[int]) -> float:
 
 
 @torch.no_grad()
-def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine) -> tuple[float, list[int]]:
-    """The lowest accuracy of modes on the first batches of epoch 0, and how many images (or places) have each label."""
+def training_accuracy(
+    net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine
+) -> tuple[list[float], list[int]]:
+    """The accuracy of modes on the first batches of epoch 0, and how many images (or places) have each label."""
     base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
     right, counts, images = [0] * len(modes), torch.zeros(1, dtype=torch.long), 0
     go_to_epoch(train, 0)
@@ -254,8 +259,9 @@ def training_accuracy(net: nn.Module, modes: Sequence[Mode], train: Batches, eng
             with runs_on(net, batch[0], "train", engine.device), engine.precision():
                 logits = run(base, state.params, state.buffers, inputs)
             check_labels(batch[1], logits.shape[1:], "train")
+            check_logits(logits, net)
             right[k] += int((logits.argmax(dim=-1) == labels).sum())
         counts = counts + torch.bincount(batch[1][batch[1] != IGNORED].cpu(), minlength=logits.shape[-1])
         if images >= IMAGES:
             break
-    return min(right) / max(int(counts.sum()), 1), counts.tolist()
+    return [one / max(int(counts.sum()), 1) for one in right], counts.tolist()

@@ -47,7 +47,7 @@ def fit_modes(
         valid: held-out data for `config.keep == "best"`.
 
     Returns:
-        A mode per network, to pass on or to load into it: `mode.load(net)`.
+        A mode per network; `net = mode.load(net)` is a copy of the network with its weights.
 
     >>> import torch
     >>> train = [(torch.rand(8, 4), torch.arange(8) % 3)]

@@ -84,7 +84,9 @@ def distill(
     check_loader(train, "train")
     check_modes(base, [first], 1, "distillation")
     with torch.random.fork_rng(devices=[]):  # a look at the data must not change what loaders draw
-        check_chance(base, [first], train, Engine.of(config, net), "The first teacher")
+        modes = [teacher for teacher in teachers if isinstance(teacher, Mode)]
+        network, looked_at = (net, modes) if modes else (base, [first])
+        check_chance(network, looked_at, train, Engine.of(config, net), "teacher")
     trained = fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
     if valid is not None:
         warn_if_worse(Ensemble(base, [first]), Ensemble(student, [trained]), valid, config, "With the student")
