@@ -270,7 +270,7 @@ def test_a_spec_by_hand_and_wrong_ones(change, message):
         ({"by": "magic"}, "by to be 'activations' or 'weights', but got 'magic'"),
         ({"data": []}, "data to have batches"),
         ({"images": 0}, "got no image"),
-        ({"data": [(torch.rand(4, 2), torch.zeros(4).long())]}, r"Odd to run on the images of data, but got \(2,\)"),
+        ({"data": [(torch.rand(4, 2), torch.zeros(4).long())]}, r"Odd to run on the images of data, \(2,\) of"),
         ({"net": nn.Sequential(nn.LazyLinear(8))}, r"'0.weight' has no shape yet; run the network once"),
     ],
 )
