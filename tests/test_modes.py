@@ -11,7 +11,7 @@ from torch import nn
 import modebridge as mb
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics
+from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics, to_mode
 from modebridge.nets import resnet, run
 from tests.journeys.test_own_models import QUICK, pairs
 from tests.networks import Plain, made
@@ -42,6 +42,27 @@ def test_tied_weights_are_carried_once():
     assert set(mode.params) == {"first.weight", "head.weight", "head.bias"}
     x = torch.rand(3, 4)
     assert torch.equal(mode.load(Vectors())(x), net(x))
+
+
+def test_two_values_for_one_tied_weight_are_refused(tmp_path):
+    state = Vectors().state_dict()
+    state["second.weight"] = state["second.weight"] + 1
+    torch.save(state, tmp_path / "untied.pth")
+    for load in (lambda: Mode.from_state_dict(Vectors(), state), lambda: to_mode(Vectors(), tmp_path / "untied.pth")):
+        with pytest.raises(ModebridgeError, match=r"'second.weight' (and 'first.weight' to be equal|is tied to)"):
+            load()
+
+
+def test_a_module_that_is_another_network_is_said():
+    def built(activation, scale=1.0):
+        net = nn.Sequential(nn.Linear(2, 3), activation)
+        net.register_buffer("scale", torch.tensor(scale), persistent=False)
+        return net
+
+    for other, what in ((built(nn.GELU()), r"\(1\): ReLU\(\) / \(1\): GELU"), (built(nn.ReLU(), 2.0), "scale")):
+        with pytest.warns(UserWarning, match=f"differs from net in more than weights .{what}"):
+            to_mode(built(nn.ReLU()), other)
+    to_mode(built(nn.ReLU()), built(nn.ReLU()))
 
 
 def test_a_module_under_two_names_is_carried_once():

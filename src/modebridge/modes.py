@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from modebridge import trees
 from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import frozen_copy, run
+from modebridge.nets import check_given, check_ties, frozen_copy, run
 from modebridge.nets.quirks import check_weights
 from modebridge.types import Batches, Params
 
@@ -62,6 +62,7 @@ class Mode(Saved):
         Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
         net_params, net_buffers, aliases = tensors_of(net)
+        check_ties(state, aliases)
         skipped = {*aliases, *(extra := _extra_of(state))}
         saved = {name: tensor for name, tensor in state.items() if name not in skipped and isinstance(tensor, Tensor)}
         for name, tensor in saved.items():
@@ -160,10 +161,11 @@ Trained: TypeAlias = Mode | nn.Module | Mapping[str, Any] | str | PathLike[str]
 
 
 def to_mode(net: nn.Module, given: Trained) -> Mode:
-    """A mode from whatever holds one: a mode, a trained module, a state dict, or the path of a checkpoint."""
+    """A mode from whatever holds one."""
     if isinstance(given, Mode):
         return given
     if isinstance(given, nn.Module):
+        check_given(net, given)
         return Mode.from_module(given)
     if isinstance(given, Mapping):
         return Mode.from_state_dict(net, given)

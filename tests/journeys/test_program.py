@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
         (("--version",), 0, modebridge.__version__),
         (("--help",), 0, "advise"),
         (("run", "--nonsense"), 2, "--nonsense"),
-        (("run", "--out", __file__), 2, "to be a folder to write to"),
+        (("run", "--out", __file__), 2, "--out to be a folder, but"),
     ],
 )
 def test_as_a_process_of_its_own(arguments, code, said):

@@ -13,6 +13,7 @@ from modebridge.bridges import Bridge, body_within, label_target, mode_target, p
 from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
 from modebridge.ensembles import Ensemble
+from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run
 from modebridge.training import Engine, distill, fit_bridge
@@ -78,7 +79,7 @@ def test_only_the_first_images_are_looked_at():
     right = [batch for _ in range(42) for batch in learnt(net, mode)]  # 1,008 images
     wrong = [batch for _ in range(5) for batch in learnt(net, mode, 24)]  # 120
     for data, wanted in (([*right, *wrong], 1.0), ([*wrong, *right], 880 / 1000)):
-        assert training_accuracy(net, [mode], data, Engine())[0] == wanted
+        assert training_accuracy(net, [mode], data, Engine())[0] == [wanted]
 
 
 def test_labels_at_the_level_of_chance_are_not_used():
@@ -90,7 +91,7 @@ def test_labels_at_the_level_of_chance_are_not_used():
         assert same(bridge, by_hand(net, ends, data, mixup=0.4))
 
 
-def test_the_epoch_of_the_loader_does_not_matter_and_the_lowest_accuracy_counts():
+def test_the_epoch_of_the_loader_does_not_matter_and_each_accuracy_is_its_own():
     net, ends = tiny_net(0), modes(2)
     data = learnt(net, ends[0], 2)
     first = training_accuracy(net, ends[:1], data, Engine())
@@ -98,7 +99,17 @@ def test_the_epoch_of_the_loader_does_not_matter_and_the_lowest_accuracy_counts(
         pass
     assert training_accuracy(net, ends[:1], data, Engine()) == first
     both, other = (training_accuracy(net, some, data, Engine()) for some in (ends, ends[1:]))
-    assert both[0] == other[0] < 0.8
+    assert both == (first[0] + other[0], first[1])
+    assert other[0][0] < 0.8
+
+
+def test_probabilities_are_no_logits():
+    """A softmax at the end is a usual mistake, and calibration would hide most of it."""
+    nets = [torch.nn.Sequential(tiny_net(k), torch.nn.Softmax(-1)) for k in range(2)]
+    fast = Ensemble(nets[0], nets)
+    for use in (lambda: fit_bridge(nets[0], nets, loader()), lambda: fast.calibrate(loader())):
+        with pytest.raises(ModebridgeError, match="Expected Sequential to return logits, but its outputs are probab"):
+            use()
 
 
 @pytest.mark.parametrize("given", [{"mixup": 0.2}, {"cutmix": 0.5}, {"mixup": 0.0}, {"mixup": 0.2, "cutmix": 0.5}])
@@ -149,16 +160,19 @@ def test_one_block_halves_the_map_rather_than_be_narrow():
 
 def test_networks_at_chance_and_results_that_do_not_help_are_said():
     data, guess = loader(40, 8), [Mode.from_module(tiny_net(seed)) for seed in range(2)]
-    with pytest.warns(UserWarning, match=r"right on only \d+% of its training data, no better than chance"):
+    with pytest.warns(UserWarning, match=r"Network 1 of 2 is right on only \d+% of the training data, no better"):
         fit_bridge(tiny_net(), guess, [(x, torch.randint(3, y.shape)) for x, y in data], config=quick(0))
     # Always the most frequent label is no skill either.
     one, net = Mode.from_module(tiny_net()), tiny_net()
     one.params["head.bias"][0] = 99.0
     often = [(x, torch.arange(len(x)).remainder(4) // 3) for x, _ in data]
     for teacher in (one, Ensemble(net, [one, guess[1]])):
-        with pytest.warns(UserWarning, match="first teacher is right on only 75% .* most frequent label is 75% of it"):
+        with pytest.warns(UserWarning, match="Teacher 1 of 1 is right on only 75% .* most frequent label is 75% of it"):
             distill(net, teacher, often, config=quick(0))
     trained = [fit_mode(tiny_net(seed), data, config=quick(20)) for seed in range(2)]
+    for use in (fit_bridge, distill):  # also a later one, such as a file with another order of classes
+        with pytest.warns(UserWarning, match="(Network|Teacher) 2 of 2 is right on only"):
+            use(tiny_net(), [trained[0], guess[0]], data, quick(0))
     bad = replace(quick(1), lr=1e-9)
     with pytest.warns(UserWarning, match="With the bridge, the NLL on valid is"):
         fit_bridge(tiny_net(), trained, data, valid=loader(40, 8, seed=3), config=bad)

@@ -36,6 +36,7 @@ from modebridge.runs.store import RECIPE
 from modebridge.scoring import evaluate
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine
+from modebridge.training.bridging import by_chance
 
 TOY = (
     "(These digits of 8 x 8 pixels with noise are a toy that fits in the package: a support vector machine is right "
@@ -82,18 +83,25 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
         setting = Setting(recipe, options.seed or 0, None if options.data is None else str(options.data))
         given = find_modes(setting.net, options.modes)
         warn(*([LEAK] if setting.facts.cut else []))
-        if not options.as_named:
-            given = best_first(setting, given, checkpoint_names(options.modes, len(given)))
+        given = checked(setting, given, checkpoint_names(options.modes, len(given)), not options.as_named)
         recipe = changed(recipe, [f"modes={len(given)}"])
     return recipe, seed, dict(enumerate(given))
 
 
-def best_first(setting: Setting, modes: list[Mode], names: Sequence[str]) -> list[Mode]:
-    """The modes with the best on validation images first; the others keep their order."""
+def checked(setting: Setting, modes: list[Mode], names: Sequence[str], best_first: bool) -> list[Mode]:
+    """The modes, with the best on validation images first; warns about those that are no better than chance."""
     note("Scoring the networks on validation images ...")
-    losses = [evaluate(mode, setting.data.valid(), net=setting.net).nll for mode in modes]
-    best = min(range(len(modes)), key=losses.__getitem__)
-    say(f"First network: {names[best]}, the best on validation images (NLL {losses[best]:.4f}).")
+    scores = [evaluate(mode, setting.data.valid(), net=setting.net) for mode in modes]
+    chance = by_chance(setting.data.labels("valid").bincount().tolist())
+    low = [
+        f"{name} ({one.accuracy:.0%})" for name, one in zip(names, scores, strict=True) if one.accuracy <= chance < 1
+    ]
+    if low:
+        warn(f"No better than chance on validation images: {', '.join(low)}; check the file, and the order of classes.")
+    if not best_first:
+        return modes
+    best = min(range(len(modes)), key=lambda k: scores[k].nll)
+    say(f"First network: {names[best]}, the best on validation images (NLL {scores[best].nll:.4f}).")
     return [modes[best], *(mode for k, mode in enumerate(modes) if k != best)]
 
 

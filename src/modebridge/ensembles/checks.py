@@ -43,10 +43,11 @@ def check_inputs(given: Inputs, tokens: bool, what: str) -> Inputs:
 
 def check_logits(logits: Tensor, net: nn.Module) -> None:
     """Raise an error for what is most probably the output of a softmax, (B, *P, K): its softmax is far too flat."""
-    if logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(dim=-1) - 1).abs() < 1e-4).all()):
+    sums = logits.sum(dim=-1)
+    if sums.numel() and logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         raise ModebridgeError(
-            f"Expected {type(net).__name__} to return logits, but its outputs are probabilities; leave its last softmax "
-            "out, or return their logarithm."
+            f"Expected {type(net).__name__} to return logits, but its outputs are probabilities; leave out the "
+            "softmax, or return their logarithm."
         )
 
 

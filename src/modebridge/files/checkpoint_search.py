@@ -45,6 +45,8 @@ class Place:
     """By the network's own names; among them what `get_extra_state` returned."""
     extra: list[str] = field(default_factory=list)
     """Names below it that the network does not have."""
+    doubled: list[str] = field(default_factory=list)
+    """Further names of tied weights, with other values than the first ones."""
 
     def missing(self, wanted: Params) -> list[str]:
         return [name for name in wanted if name not in self.tensors]
@@ -107,6 +109,11 @@ def find_places(
     fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
     if not fitting:
         raise ModebridgeError(_difference(places, wanted, containers, net, what))
+    if doubled := [name for place in fitting for name in place.doubled]:
+        raise ModebridgeError(
+            f"Expected {what} to have one value for each weight of {type(net).__name__}, but '{doubled[0]}' is tied to "
+            "another name with other values; use the network that the checkpoint was made with."
+        )
     averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
     if (ema is True and not averaged) or (ema is False and not plain):
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
@@ -167,6 +174,8 @@ def _places(containers: Containers, raw: Mapping[str, object], names: Mapping[st
                     if head not in here:
                         here[head] = Place(_join(container, head), _is_averaged(container, head, tensors, raw))
                     tensors_here = here[head].tensors
+                    if (known := tensors_here.get(own_name)) is not None and not _equal(known, tensor):
+                        here[head].doubled.append(tail)
                     if own_name not in tensors_here or _bare(own_name).endswith(tail):
                         tensors_here[own_name] = tensor
         for head, place in here.items():
@@ -204,15 +213,15 @@ def _complete(places: Sequence[Place], wanted: Params, buffers: set[str], consta
 
 def _distinct(places: Sequence[Place]) -> list[Place]:
     """One place per network: a loss or a wrapper may contain the same one again."""
-
-    def same(a: Any, b: Any) -> bool:
-        return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, Tensor) else a == b
-
     kept: list[Place] = []
     for place in places:
-        if not any(all(same(t, other.tensors.get(name)) for name, t in place.tensors.items()) for other in kept):
+        if not any(all(_equal(t, other.tensors.get(name)) for name, t in place.tensors.items()) for other in kept):
             kept.append(place)
     return kept
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, Tensor) else a == b
 
 
 def _difference(places: Sequence[Place], wanted: Params, containers: Containers, net: nn.Module, what: str) -> str:

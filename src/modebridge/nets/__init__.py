@@ -1,6 +1,10 @@
 """The paper's networks, and how to run, inspect and count any network. Independent of the method."""
 
-from modebridge.nets.architecture import same_architecture as same_architecture
+from modebridge.nets.architecture import (
+    check_given as check_given,
+    check_ties as check_ties,
+    same_architecture as same_architecture,
+)
 from modebridge.nets.blocks import (
     BasicBlock as BasicBlock,
     BottleneckBlock as BottleneckBlock,

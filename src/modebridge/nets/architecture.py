@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
+import re
+import warnings
+from collections.abc import Mapping
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError
 
 _PLAIN = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, torch.memory_format, type, range, slice)
 
@@ -24,6 +29,34 @@ def same_architecture(a: nn.Module, b: nn.Module) -> bool:
     (True, False)
     """
     return _ties(a) == _ties(b) and _same(a, b, {})
+
+
+def check_given(net: nn.Module, given: nn.Module) -> None:
+    """Warn if a trained module, of which only the weights are used, seems to compute something else than the network.
+
+    Its layers are compared as they print, and its non-persistent buffers; other attributes cannot be told apart.
+    """
+    known, own = ({name: b for name, b in one.named_buffers() if name not in one.state_dict()} for one in (net, given))
+    differ = [name for name in known if name in own and not torch.equal(known[name].cpu(), own[name].cpu())]
+    lines = zip(*(re.sub(" at 0x[0-9a-f]+", "", repr(one)).splitlines() for one in (net, given)), strict=False)
+    differ += [f"{ours.strip()} / {theirs.strip()}" for ours, theirs in lines if ours != theirs]
+    if differ:
+        warnings.warn(
+            f"A module given as a mode differs from net in more than weights ({differ[0]}): only its weights are used, "
+            "in net; pass the network that it was trained as.",
+            stacklevel=4,
+        )
+
+
+def check_ties(state: Mapping[str, Any], ties: Mapping[str, str]) -> None:
+    """Raise an error if a state dict has two values for a weight that the network has once, under several names."""
+    for name, first in ties.items():
+        one, other = state.get(name), state.get(first)
+        if isinstance(one, Tensor) and isinstance(other, Tensor) and not torch.equal(one, other):
+            raise ModebridgeError(
+                f"Expected '{name}' and '{first}' to be equal, as they are one tensor in the network, but they differ; "
+                "use the network that the checkpoint was made with."
+            )
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:

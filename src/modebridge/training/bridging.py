@@ -48,7 +48,7 @@ Measured (docs/results/default.md): at 70 and 89 % a head on labels gains much, 
 """
 CUTMIX_FROM = 0.8
 """From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
-COSTLY = 0.25
+COSTLY = 1.0
 """Share of the network's FLOPs that nobody expects of a small network."""
 IMAGES = 1000
 """How many training images to look at, rounded up to whole batches."""
@@ -69,10 +69,10 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge: a small network that predicts other networks from a feature of the first.
 
-    With modes and neither a target nor a body, the modes are run on about 1,000 training images
-    as `train` draws them. If one that the bridge reads is right on less than 95 % of them, the bridge gets a head on labels beside those on
-    the other modes, with a warning: on networks that do not fit their training data labels teach it what the other
-    networks cannot (docs/results/default.md). Labels that are predicted no better than by chance are not used.
+    With modes and neither a target nor a body, the modes are run on about 1,000 training images as `train` draws them,
+    with a warning if one is no better than chance. If one that the bridge reads is right on less than 95 % of them, the
+    bridge gets a head on labels beside those on the other modes, with a warning: on networks that do not fit their
+    training data labels teach it what the other networks cannot (docs/results/default.md).
 
     Unless the config sets mixup or CutMix, bridges are trained with mixup 0.4, as in the paper; but with CutMix 1.0 if
     all heads are on other modes, the inputs images or tokens, and the modes right on 80 % of the training data or
