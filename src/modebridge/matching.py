@@ -32,9 +32,8 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor([0.])
     """
-    negative_entropy: Tensor = torch.special.xlogy(target, target)
     cross = torch.where(target > 0, target * F.log_softmax(logits, dim=-1), 0.0)  # masked classes: 0 times -inf
-    return (negative_entropy - cross).sum(dim=-1)
+    return (torch.xlogy(target, target) - cross).sum(dim=-1)
 
 
 def bridge_loss(target: Tensor, logits: Tensor, heads: int = 1) -> Tensor:

@@ -62,7 +62,8 @@ class Mode(Saved):
         Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
         net_params, net_buffers, aliases = tensors_of(net)
-        check_ties(state, aliases)
+        if aliases:
+            check_ties(state, aliases)
         skipped = {*aliases, *(extra := _extra_of(state))}
         saved = {name: tensor for name, tensor in state.items() if name not in skipped and isinstance(tensor, Tensor)}
         for name, tensor in saved.items():
@@ -180,7 +181,6 @@ def to_mode(net: nn.Module, given: Trained) -> Mode:
 
 
 def check_net(net: object) -> None:
-    """Raise an error for what is no network, such as modes or a path in its place."""
     if not isinstance(net, nn.Module):
         raise ModebridgeError(
             f"Expected net to be a torch.nn.Module, but got {type(net).__name__}; pass the network first, then modes."

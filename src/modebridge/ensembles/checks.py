@@ -41,16 +41,6 @@ def check_inputs(given: Inputs, tokens: bool, what: str) -> Inputs:
     return given
 
 
-def check_logits(logits: Tensor, net: nn.Module) -> None:
-    """Raise an error for what is most probably the output of a softmax, (B, *P, K): its softmax is far too flat."""
-    sums = logits.sum(dim=-1)
-    if sums.numel() and logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
-        raise ModebridgeError(
-            f"Expected {type(net).__name__} to return logits, but its outputs are probabilities; leave out the "
-            "softmax, or return their logarithm."
-        )
-
-
 @contextmanager
 def refusing(given: Inputs, ensemble: nn.Module, what: str) -> Iterator[None]:
     """Explain why the networks of an ensemble failed on their inputs, unless these are not the cause."""

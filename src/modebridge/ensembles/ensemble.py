@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from modebridge.batches import size_of
 from modebridge.bridges import Bridge
-from modebridge.ensembles.checks import check_inputs, check_logits, refusing, shapes
+from modebridge.ensembles.checks import check_inputs, refusing, shapes
 from modebridge.ensembles.forward import (
     Mean,
     Output,
     average,
+    check_logits,
     check_mean,
     member_logits,
     probabilities_of,

@@ -91,6 +91,16 @@ def probabilities_of(logits: Tensor) -> Tensor:
     return wide(logits).softmax(dim=-1)
 
 
+def check_logits(logits: Tensor, net: nn.Module) -> None:
+    """Raise an error for what is most probably the output of a softmax, (B, *P, K): its softmax is far too flat."""
+    sums = logits.sum(dim=-1)
+    if sums.numel() and logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to return logits, but its outputs are probabilities; leave out the "
+            "softmax, or return their logarithm."
+        )
+
+
 def check_mean(mean: Mean) -> Mean:
     """Return `mean` if it is a known name; raise an error otherwise."""
     if mean not in get_args(Mean):

@@ -59,8 +59,7 @@ class SmallNetwork(Member, Node):
         """What it learns."""
 
     def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
-        """The networks that `learned` loads; they are made first."""
-        return ()
+        return ()  # the networks that `learned` loads; they are made first
 
     def heads(self, recipe: Recipe) -> int:
         return 1

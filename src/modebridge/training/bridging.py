@@ -16,7 +16,7 @@ from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.bridge import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
-from modebridge.ensembles.checks import check_logits
+from modebridge.ensembles.forward import check_logits
 from modebridge.errors import ModebridgeError
 from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, Trained, has_statistics, to_modes
