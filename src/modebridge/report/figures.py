@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge.report.tables import Cell
-from modebridge.scoring import Correspondence, LogitTable, Row, reliability, risk_coverage
+from modebridge.scoring import Correspondence, LogitTable, Row, deep_ensembles, reliability, risk_coverage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def cost_figure(rows: Sequence[Row], narrow: bool = False) -> str:
     Those are named; others are in the legend, as names would collide where many rows cost little. Rows that are far
     worse than one network are listed below an axis instead of drawn: they would flatten all others.
     """
-    ensembles = [row for row in rows if row.family == rows[0].family]
+    ensembles = deep_ensembles(rows)
     figure, axes = axes_of(2, 1, 5.4, NARROW) if narrow else axes_of(1, 2, 3.4)
     for axis, (score, label, scale) in zip(
         axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True

@@ -90,7 +90,7 @@ def page(data: PageData) -> str:
     # As images, figures cannot run scripts: a run folder may come from anyone.
     environment.filters["data_uri"] = lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
     environment.filters["anchor"] = lambda title: re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
-    colors = colors_of(data.rows)
+    colors, alone = colors_of(data.rows), networks_alone(data.rows, data.answers)
     figures = {
         "Calibration": reliability_figure(short_rows(data.rows), data.answers, colors),
         "A few images": _bars(data, colors),
@@ -108,19 +108,14 @@ def page(data: PageData) -> str:
         top_on_phones=cost_figure(data.rows, narrow=True),
         flags={row.name: _flags(row) for row in data.rows},
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
-        summary=verdict(data.rows, data.answers.guess_nll, networks_alone(data.rows, data.answers)),
+        summary=verdict(data.rows, data.answers.guess_nll, list(alone.values())),
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
         few=FEW,
         dees=dee_cells(data.rows),
-        alone=[f"{_spoken(name)} {data.answers.score([name]).nll:.3f}" for name in _networks(data.rows)],
+        alone=[f"{_spoken(name)} {nll:.3f}" for name, nll in alone.items()],
         terms=_terms(data),
     )
-
-
-def _networks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The members of the largest deep ensemble."""
-    return max((row.members for row in rows if row.family == rows[0].family), key=len)
 
 
 def _spoken(name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import Row
+from modebridge.scoring import Row, deep_ensembles
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -224,7 +224,7 @@ def _cells(row: Row) -> list[str]:
 
 def dee_cells(rows: Sequence[Row]) -> dict[str, str]:
     """DEE as text by row; beyond the ensembles that there are, it is only said that it is beyond."""
-    most = max(len(row.members) for row in rows if row.family == rows[0].family)
+    most = max(len(row.members) for row in deep_ensembles(rows))
 
     def text(dee: float) -> str:
         inside = "-" if math.isnan(dee) else f"{dee:.2f}"

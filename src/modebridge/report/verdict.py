@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modebridge.scoring import LogitTable, Row
+from modebridge.scoring import LogitTable, Row, deep_ensembles
 
 SKILL = 0.1
 """The share of the guessing NLL that one network must remove before anything can be compared."""
@@ -32,8 +32,9 @@ def _named(rows: Sequence[Row]) -> Row | None:
 
 def _reached(row: Row, rows: Sequence[Row]) -> Row | None:
     """The largest deep ensemble whose NLL a row has, at the precision that is printed."""
-    levels = [other for other in rows if other.family == rows[0].family]
-    return next((one for one in reversed(levels) if round(row.scores.nll, 3) <= round(one.scores.nll, 3)), None)
+    return next(
+        (one for one in reversed(deep_ensembles(rows)) if round(row.scores.nll, 3) <= round(one.scores.nll, 3)), None
+    )
 
 
 def best_cheap(rows: Sequence[Row]) -> Row | None:
@@ -51,10 +52,10 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
     return (one - bridged) / (one - two) if one != two else float("nan")
 
 
-def networks_alone(rows: Sequence[Row], table: LogitTable) -> list[float]:
-    """The NLL of each network of the largest deep ensemble, alone."""
-    largest = max((row.members for row in rows if row.family == rows[0].family), key=len)
-    return [table.score([name]).nll for name in largest]
+def networks_alone(rows: Sequence[Row], table: LogitTable) -> dict[str, float]:
+    """The NLL of each network of the largest deep ensemble, alone, by its name."""
+    largest = max((row.members for row in deep_ensembles(rows)), key=len)
+    return {name: table.score([name]).nll for name in largest}
 
 
 def verdict(rows: Sequence[Row], guess_nll: float, alone: Sequence[float] = ()) -> str:
@@ -117,7 +118,7 @@ def _cost(row: Row) -> str:
 
 def _worth(row: Row, rows: Sequence[Row]) -> str:
     """How many networks a row is worth, at the precision that is printed."""
-    one, two, *_ = (round(other.scores.nll, 3) for other in rows if other.family == rows[0].family)
+    one, two, *_ = (round(other.scores.nll, 3) for other in deep_ensembles(rows))
     own, reached = round(row.scores.nll, 3), _reached(row, rows)
     if not helps(row) or reached is None:
         how = "worse" if row.scores.intervals.get("gain", (0.0, 0.0))[1] < 0 else "not clearly better"

@@ -249,7 +249,7 @@ def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
         "seed": run.seed,
         "rows": as_dicts(run.rows),
         "warnings": run.warnings,
-        "summary": verdict(run.rows, run.table.guess_nll, networks_alone(run.rows, run.table)),
+        "summary": verdict(run.rows, run.table.guess_nll, list(networks_alone(run.rows, run.table).values())),
         "settings": settings.read_text(encoding="utf-8") if settings.is_file() else "",
     }
     changed = bool(run.trained) or before != {**before, **json.loads(json.dumps(record))}

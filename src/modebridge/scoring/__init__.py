@@ -32,4 +32,9 @@ from modebridge.scoring.scores import (
     surprisals as surprisals,
 )
 from modebridge.scoring.selective import RiskCoverage as RiskCoverage, auroc as auroc, risk_coverage as risk_coverage
-from modebridge.scoring.table import MemberCost as MemberCost, Row as Row, Scored as Scored
+from modebridge.scoring.table import (
+    MemberCost as MemberCost,
+    Row as Row,
+    Scored as Scored,
+    deep_ensembles as deep_ensembles,
+)

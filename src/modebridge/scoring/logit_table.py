@@ -13,7 +13,7 @@ from modebridge.ensembles import ALL, SetRule, average, cascaded, deferring, fit
 from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import dee, interval_of, resampled_means, surprisals
-from modebridge.scoring.table import MemberCost, Row, Scored
+from modebridge.scoring.table import MemberCost, Row, Scored, deep_ensembles
 
 SETS = 0.9
 """The coverage of the sets in tables, fitted on the validation split."""
@@ -157,7 +157,7 @@ class LogitTable:
             threshold = None if row.average_cost is None else self.threshold(row.members, row.average_cost)
             scored.append(replace(row, scored=self.score(row.members, threshold=threshold, intervals=True)))
             losses.append(surprisals(self.calibrated(row.members, threshold=threshold), self.test_labels))
-        levels = [row.scores.nll for row in scored if row.family == rows[0].family]
+        levels = [row.scores.nll for row in deep_ensembles(scored)]
         nlls = resampled_means(torch.stack(losses, dim=1))
         one, two = (nlls[:, [row.role for row in rows].index(role)] for role in ("one", "two"))
         gap = interval_of(one - two)[0] > 0

@@ -254,3 +254,8 @@ class Row:
     def is_cheap(self) -> bool:
         """Whether it costs less than two networks and is not the first row: its share of the gain of two is shown."""
         return self.role != "one" and self.scores.cost.relative_flops < 2
+
+
+def deep_ensembles(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one, two, ... networks: those of the first row's family, in the order of the table."""
+    return [row for row in rows if row.family == rows[0].family]
