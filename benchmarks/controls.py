@@ -1,4 +1,4 @@
-"""Controls that the paper lacks: its small bridge on mode 0, with another target than the curve.
+"""Controls: the paper's small bridge on mode 0, with another target than the curve (the paper itself has r = 1).
 
     modebridge run cifar10 --set members_file=benchmarks/controls.py --set methods=heads,controls --data DIR --out RUN
     python benchmarks/published.py --record RUN results/NAME

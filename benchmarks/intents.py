@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import modebridge as mb
 from modebridge import seeds
-from modebridge.bridges import mode_target
+from modebridge.bridges import label_target, mode_target
 from modebridge.scoring import LogitTable, MemberCost, module_cost
 from published import add_seed, seeds_in
 
@@ -131,12 +131,11 @@ def run(path: Path, seed: int, epochs: int, cutmix: float) -> dict[str, dict[str
     train, example = Queries(*data["train"], seed=seeds.seed_for(seed, "others")), next(iter(loaders[0]))
     example = {name: tensor[:2] for name, tensor in example.items() if name != "labels"}
     longer = replace(config, epochs=HEAD_EPOCHS, weight_decay=0.0, clip=0.0)
-    bridges = {
-        "heads": mb.fit_bridge(base, modes, train, budget=0.05, config=longer),
-        "own": mb.fit_bridge(
-            base, modes[:1], train, budget=0.05, target=mode_target(modes[0]), config=replace(longer, cutmix=1.0)
-        ),
-    }
+    bridges = {"heads": mb.fit_bridge(base, modes, train, budget=0.05, config=longer)}
+    for name, target in (("own", mode_target(modes[0])), ("labels", label_target())):
+        bridges[name] = mb.fit_bridge(
+            base, modes[:1], train, budget=0.05, target=target, config=replace(longer, cutmix=1.0)
+        )
     student = mb.distill(base, modes, train, replace(config, epochs=STUDENT_EPOCHS))
     networks = {**{f"mode-{k}": mode for k, mode in enumerate(modes)}, "student": student}
     tables: dict[str, dict[str, Tensor]] = {split: {} for split in ("val", "test", "oos_test") if split in data}
@@ -152,6 +151,7 @@ def run(path: Path, seed: int, epochs: int, cutmix: float) -> dict[str, dict[str
     strange = known.on(tables["oos_test"], data["oos_test"][1]) if "oos_test" in data else None
     rows = {f"DE-{m}": [f"mode-{k}" for k in range(m)] for m in range(1, MODES + 1)}
     rows |= {"3 heads, the default": ["mode-0", "heads"], "1 head on mode 0 itself": ["mode-0", "own"]}
+    rows |= {"1 head on labels": ["mode-0", "labels"]}
     rows |= {"student of all four": ["student"], "DE-2 cascade x1.15": ["mode-0", "mode-1"]}
     found = {}
     for name, names in rows.items():

@@ -95,15 +95,16 @@ found = mb.compare(models, test)
 print(found)
 
 # %% alt="FLOPs against calibrated test NLL, one point for each row of the table"
+colors = ["#8a8f98", "#3b82c4", "#e07b39", "#4b5058"]
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-for name, scores in found.scores.items():
-    axes.scatter(scores.cost.relative_flops, scores.nll, label=name)
+for (name, scores), color in zip(found.scores.items(), colors, strict=True):
+    axes.scatter(scores.cost.relative_flops, scores.nll, color=color, label=name)
 axes.set(xlabel="FLOPs, relative to one network", ylabel="calibrated test NLL")
 axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# This is one seed and a test set of 900 images, so expect other numbers with other seeds: [frontier](../frontier.md)
+# This is one seed and a test set of 900 images, so expect other numbers with other seeds: [what was tried](../frontier.md)
 # has eight of them, and [the results](../results.md) have CIFAR-10, Tiny ImageNet and texts.
 #
 # ## The paper's way
@@ -125,15 +126,16 @@ print(curve)
 from modebridge.scoring import curve_profile
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-for name, path in {
-    "straight line": mb.Curve.line(*modes[:2]),
-    "trained curve": curve,
-}.items():
+for name, path, color in (
+    ("straight line", mb.Curve.line(*modes[:2]), "#8a8f98"),
+    ("trained curve", curve, "#a05bc4"),
+):
     points = curve_profile(net, path, test, positions=11, train=train)
     axes.plot(
         [point.r for point in points],
         [point.nll for point in points],
         marker=".",
+        color=color,
         label=name,
     )
 axes.set(xlabel="r, from one mode to the other", ylabel="test NLL")

@@ -25,7 +25,7 @@ modes = mb.fit_modes(nets, train, config)
 # %% [markdown]
 # ## Distill them into one
 #
-# A [student](../concepts/distillation.md) learns the mean probability of its teachers on mixed-up images. It is a mode
+# A [student](../concepts/distillation.md) learns the mean probability of its teachers on mixed images. It is a mode
 # like any other, and costs what one network costs.
 
 # %%

@@ -194,7 +194,7 @@ def alignment() -> Drawing:
 def distillation() -> Drawing:
     """Teachers, their mean, and the student that learns it."""
     d = Drawing("distillation", 480, 250)
-    d.box(8, 102, 84, 50, "mixed-up\nimage")
+    d.box(8, 102, 84, 50, "mixed\nimage")
     for k in range(3):
         y = 34 + 56 * k
         d.box(140, y - 18, 84, 36, f"teacher {k + 1}", GREEN)

@@ -1,6 +1,7 @@
 """The plots of the site: `python tools/docs/plots.py [RUN]` writes docs/plots from results/.
 
-With the folder of a run of the demo it also writes docs/plots/decisions.svg.
+Each has a version for phones, NAME-narrow.svg, which staging.py puts beside it. With the folder of a run of the demo
+it also writes docs/plots/decisions.svg.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from drawing import STYLE
 from modebridge.report import risk_figure
-from modebridge.report.figures import COLORS, GRAY, INK, LOOKS, PALE, axes_of, colors_of, styled, svg_of
+from modebridge.report.figures import COLORS, GRAY, INK, LOOKS, NARROW, PALE, WIDTH, axes_of, colors_of, styled, svg_of
 from modebridge.runs import existing, gather
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
             NETWORKS: [" + ".join(f"mode-{k}" for k in range(m)) for m in (1, 2, 3)],
             "one network + heads": ["mode-0 + heads-0-others-small"],
             "one network trained with CutMix": ["cutmix-a"],
-            "the same + 1 head on a plain network": ["cutmix-a + cutmix-a>plain, 160 epochs"],
+            "CutMix network + 1 head that imitates a plain one": ["cutmix-a + cutmix-a>plain, 160 epochs"],
             "distilled network": ["distilled-0"],
             "cascade of two networks": ["DE-2 cascade x1.15"],
             "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
@@ -47,7 +48,7 @@ STYLES = {
     NETWORKS: (GRAY, "o"),
     "one network + heads": LOOKS["with heads"],
     "one network trained with CutMix": (GRAY, "*"),
-    "the same + 1 head on a plain network": (LOOKS["with heads"][0], "*"),
+    "CutMix network + 1 head that imitates a plain one": (LOOKS["with heads"][0], "*"),
     "distilled network": LOOKS["distilled"],
     "cascade of two networks": LOOKS["cascade"],
     "one network + the paper's bridge": LOOKS["with type I bridges"],
@@ -56,13 +57,13 @@ STYLES = {
 
 
 @styled
-def cost_plot() -> str:
+def cost_plot(narrow: bool = False) -> str:
     """NLL and accuracy against cost on two data sets."""
-    figure, axes = axes_of(2, 2, 4.6)
+    figure, axes = axes_of(4, 1, 8.6, NARROW) if narrow else axes_of(2, 2, 4.6)
     for column, (title, (folder, rows)) in enumerate(DATA.items()):
         known = {row["name"]: row for row in _rows(folder)}
         for line, (score, label, scale) in enumerate((("nll", "NLL", 1), ("accuracy", "accuracy, %", 100))):
-            axis = axes[2 * line + column]
+            axis = axes[2 * column + line if narrow else 2 * line + column]
             for kind, names in rows.items():
                 points: list[Any] = [known[name] for name in names]
                 xs, ys = [one["flops"] for one in points], [scale * one[score] for one in points]
@@ -75,7 +76,7 @@ def cost_plot() -> str:
             axis.margins(x=0.12, y=0.12)
             if line == 0:
                 axis.set_title(title)
-            else:
+            if line == 1:
                 axis.set_xlabel("cost of one image, in networks")
     return svg_of(figure)
 
@@ -104,13 +105,14 @@ LIMITS = (0.985, 1.27), (-60, 150)
 
 
 @styled
-def frontier_plot() -> str:
+def frontier_plot(narrow: bool = False) -> str:
     """The share of the gap between one network and two that everything cheap closes, on each data set."""
-    figure, axes = axes_of(2, len(TRIED), 4.6, sharex=True, sharey=True)
+    rows_of_axes, height, width = (len(TRIED), 8.0, NARROW) if narrow else (2, 4.6, WIDTH)
+    figure, axes = axes_of(rows_of_axes, 2 * len(TRIED) // rows_of_axes, height, width, sharex=True, sharey=True)
     for column, (title, folders) in enumerate(TRIED.items()):
         rows = [row for folder in folders for row in _rows(folder)]
         for line, key in enumerate(("way_nll", "way_accuracy")):
-            axis = axes[len(TRIED) * line + column]
+            axis = axes[2 * column + line if narrow else len(TRIED) * line + column]
             for row in rows:
                 kind, (color, marker) = next(rest for name, *rest in KINDS if name.search(row["name"]))
                 if key in row and row["flops"] < LIMITS[0][1] and not ALONE.match(row["name"]):
@@ -131,11 +133,17 @@ def frontier_plot() -> str:
                 axis.axhline(level, color=GRAY, linewidth=0.8, linestyle="--")
             axis.set_xlim(*LIMITS[0])
             axis.set_ylim(*LIMITS[1])
-            if not line:
+            if narrow:
+                axis.set_title(f"{title}: {'accuracy' if line else 'NLL'}", fontsize=8)
+            elif not line:
                 axis.set_title(title)
-    axes[0].set_ylabel("gap closed in NLL, %")
-    axes[len(TRIED)].set_ylabel("in accuracy, %")
-    for axis in axes[len(TRIED) :]:
+    last = axes[-2:] if narrow else axes[len(TRIED) :]
+    if narrow:
+        figure.supylabel("gap closed, %", fontsize=9)
+    else:
+        axes[0].set_ylabel("gap closed in NLL, %")
+        last[0].set_ylabel("in accuracy, %")
+    for axis in last:
         axis.set_xlabel("cost, in networks")
     return svg_of(figure)
 
@@ -150,11 +158,11 @@ SIDES = {
 
 
 @styled
-def sides_plot() -> str:
-    """With whom heads side where their base and their target predict different classes."""
+def sides_plot(narrow: bool = False) -> str:
+    """Which network heads agree with where their base and their target predict different classes."""
     published = json.loads((ROOT / "results" / "cifar10-bn-designs" / "results.json").read_text())
     known = {one["head"]: one for one in published["sides"]}
-    figure, (axis,) = axes_of(1, 1, 2.0)
+    figure, (axis,) = axes_of(1, 1, 2.0, NARROW) if narrow else axes_of(1, 1, 2.0)
     for place, name in enumerate(SIDES.values()):
         base, target = (100 * known[name][f"with its {side}"] for side in ("base", "target"))
         parts = (("its base", base, GRAY), ("its target", target, COLORS[0]), ("neither", 100 - base - target, PALE))
@@ -164,7 +172,7 @@ def sides_plot() -> str:
             start += width
     axis.set_yticks(range(len(SIDES)), [*SIDES])
     axis.invert_yaxis()
-    axis.set_xlabel("% of the test images on which base and target disagree")
+    axis.set_xlabel("% of images on which base and target disagree")
     return svg_of(figure)
 
 
@@ -186,6 +194,7 @@ PLOTS = {"cost": cost_plot, "frontier": frontier_plot, "sides": sides_plot}
 if __name__ == "__main__":
     for name, plot in PLOTS.items():
         (FOLDER / f"{name}.svg").write_text(themed(plot()))
+        (FOLDER / f"{name}-narrow.svg").write_text(themed(plot(narrow=True)))
     for run in sys.argv[1:]:
         data = gather(existing(run))
         figure = risk_figure(data.rows, data.answers, colors_of(data.rows))

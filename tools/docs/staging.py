@@ -2,7 +2,8 @@
 
 Pages are plain Markdown that can be read on GitHub. Three things are filled in here, so that they cannot drift:
 
-    ![words](figures/x.svg)                    the drawing itself, which then takes the colors of the theme
+    ![words](figures/x.svg)                    the drawing itself, which then takes the colors of the theme, and
+                                               x-narrow.svg for phones, if there is one
     <!-- readme table -->                      the first table of README.md
     <!-- source: modebridge.curves:name -->    the code of a function or method, without its docstring
 """
@@ -127,9 +128,17 @@ def _listing(folder: Path) -> str:
 
 
 def _inlined(path: Path, words: str) -> str:
-    drawing = re.sub(r"<style>.*?</style>", "", path.read_text())
-    described = f'role="img" aria-label="{html.escape(words)}"'
-    return " ".join(drawing.replace("<svg ", f"<svg {described} ", 1).split("\n")).strip()
+    """The drawing, and the one for phones if there is one; extra.css shows one of them."""
+    narrow = path.with_name(f"{path.stem}-narrow.svg")
+    drawings = {"wide": path.read_text(), "narrow": narrow.read_text()} if narrow.exists() else {"": path.read_text()}
+    parts = []
+    for kind, drawing in drawings.items():
+        described = f'role="img" aria-label="{html.escape(words)}"' + (f' class="{kind}"' if kind else "")
+        drawing = re.sub(r"<style>.*?</style>", "", drawing).replace("<svg ", f"<svg {described} ", 1)
+        if kind == "narrow":  # both are on one page, so their ids must differ
+            drawing = re.sub(r'(\bid="|href="#|url\(#)', r"\1narrow-", drawing)
+        parts.append(" ".join(drawing.split("\n")).strip())
+    return "".join(parts)
 
 
 def _readme_table() -> str:
