@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
-from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
+from modebridge.deploy.inputs import KEY, Array, Arrays, checked, output_specs, specs_in
+from modebridge.deploy.metadata import FORMAT, check_intact, read_metadata
 from modebridge.errors import ModebridgeError, needed, quoting
 from modebridge.files.adapters import quiet
 from modebridge.types import Inputs

@@ -36,6 +36,9 @@ TYPES = ("float32", "int64", "int32", "bool")
 SLACK = 0.1
 """Pixels this far outside of 0 to 1 are noise, those beyond it another range."""
 
+KEY = "modebridge"
+"""The key of the metadata in a file, as JSON."""
+
 ANY = -1
 """In a shape: any length, the same for all inputs of a call."""
 
