@@ -295,6 +295,26 @@ class Leaves(nn.Module):
         return torch.from_numpy(x.numpy() * 2)
 
 
+class Reads(nn.Module):
+    """A transformer by hand, with a class token; in evaluation mode torch would run it as one operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(1, 1, 8))
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+
+    def forward(self, x):
+        return self.layers(torch.cat([self.first.expand(len(x), -1, -1), x], 1))[:, 0]
+
+
+def test_a_transformer_by_hand(tmp_path):
+    own = alone(Reads())
+    assert export(own, tmp_path / "a.onnx", torch.rand(2, 4, 8)).parity < 1e-5
+    assert torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ModebridgeError, match=r"use x\.shape\[0\] instead of len\(x\)"):
+        export(own, tmp_path / "a.pt2", torch.rand(2, 4, 8))
+
+
 @pytest.mark.parametrize(("inner", "suffix"), [(Looks, "onnx"), (Looks, "pt2"), (Leaves, "pt2")])
 def test_what_cannot_be_exported_is_one_sentence(tmp_path, capfd, inner, suffix):
     with pytest.raises(ModebridgeError) as caught:

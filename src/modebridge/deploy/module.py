@@ -28,6 +28,7 @@ from modebridge.ensembles.temperature import FLOOR, sampled
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
+from modebridge.nets.quirks import no_fast_path
 from modebridge.types import Batches, Inputs
 
 
@@ -211,16 +212,18 @@ def export_program(
     sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(example, other or example, strict=True)]
     free = [{0, *(axis for axis, (a, b) in enumerate(pairs) if a != b)} for pairs in sizes]
     shapes = (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),)
-    with quiet():
+    with quiet(), no_fast_path():
         try:
             return exporter(module.eval(), inputs, dynamic_shapes=shapes, **options)
         except Exception as error:
             cause: BaseException = error
             while (inner := cause.__cause__ or cause.__context__) is not None:
                 cause = inner
+            fix = "use operations that can be exported, without branches on values in tensors"
+            if "Constraints violated" in str(cause):  # the batch size became a constant
+                fix = "use x.shape[0] instead of len(x), and no other constant for the number of images"
             raise ModebridgeError(
-                f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; use operations "
-                "that can be exported, without branches on values in tensors."
+                f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; {fix}."
             ) from error
 
 

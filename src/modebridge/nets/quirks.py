@@ -37,17 +37,23 @@ _ATTENTION = threading.RLock()
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
-    # The switches are global: of two threads here, the last one would restore what the first one had set.
+def no_fast_path() -> Iterator[None]:
+    """Turn off torch's fused layers of transformers, into which neither exporters nor counters can see."""
+    # The switch is global: of two threads here, the last one would restore what the first one had set.
     with _ATTENTION:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with sdpa_kernel(SDPBackend.MATH):
-                yield
+            yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
+    with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def on_copy(
