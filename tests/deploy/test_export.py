@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -103,6 +104,16 @@ def test_pixels_of_another_range_are_said_and_stored(own, tmp_path):
     said = CliRunner().invoke(app, ["predict", str(file.path), "--examples"])
     assert "Images go from -1 to 2" in said.stderr
     assert export(own, tmp_path / "b.onnx", images(2), info={"pixels": (0, 255)}).meta["pixels"] == [0, 255]
+
+
+def test_pixels_far_outside_of_the_range_are_doubted_once(little_onnx):
+    file = DeployedEnsemble.load(little_onnx)
+    with warnings.catch_warnings(action="error"):
+        file(images(2) * 1.9)
+        file(images(0))
+    with pytest.warns(UserWarning, match=r"from 0 to \d+, but those of the networks from 0 to 1: scale them") as told:
+        [file(images(2) * 255) for _ in range(2)]
+    assert len(told) == 1
 
 
 def test_any_client_of_onnx_runtime_can_leave_the_threshold_out(cascade, own):

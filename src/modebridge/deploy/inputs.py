@@ -62,6 +62,18 @@ def pixel_doubts(pixels: tuple[float, float]) -> list[str]:
     ]
 
 
+def range_doubt(feed: Mapping[str, Array], pixels: tuple[float, float]) -> str:
+    """What to say of images far outside of the range that a file knows; nothing for others."""
+    (table,), (low, high) = feed.values(), pixels
+    least, most = float(table.min(initial=low)), float(table.max(initial=high))
+    if least >= 2 * low - high and most <= 2 * high - low:
+        return ""
+    return (
+        f"Images go from {least:.3g} to {most:.3g}, but those of the networks from {low:.3g} to {high:.3g}: scale them "
+        "as in training, bytes by dividing by 255."
+    )
+
+
 class Spec(NamedTuple):
     """One input or output of a file: its shape without the batch axis, and NumPy's name of its type."""
 
