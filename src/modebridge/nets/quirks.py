@@ -123,6 +123,16 @@ def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:
         raise ModebridgeError(f"Expected '{name}' to be a tensor of weights, but got {got}; {fix}.")
 
 
+def check_runs(net: nn.Module, *, values: bool = True) -> None:
+    """Raise an error for torch's wrapper that takes no other weights, and for a network without values, if needed."""
+    if isinstance(net, nn.DataParallel):
+        raise ModebridgeError("Expected a network that runs with other weights, but got DataParallel; pass net.module.")
+    if values and any(tensor.is_meta for tensor in net.state_dict().values() if isinstance(tensor, Tensor)):
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to have values, but is on the meta device; call net.to_empty(device=...)."
+        )
+
+
 def unusual(tensor: Tensor) -> str | None:
     """Describe a tensor that is not a plain dense one; None for a plain one.
 
