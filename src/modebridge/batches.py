@@ -25,16 +25,13 @@ UNLABELED = 255
 """What data sets for segmentation write where there is no label."""
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 T = TypeVar("T")
 
 
 class Mapped:
-    """Batches that go through a function as they are drawn; `set_epoch` is passed on.
+    """Batches of any loader that go through a function as they are drawn; `set_epoch` is passed on.
 
-    Args:
-        batches: any loader.
-        function: makes a batch of what the loader yields, or returns None to skip it.
+    The function makes a batch of what the loader yields, or returns None to skip it.
     """
 
     def __init__(self, batches: Batches, function: Callable[[Batch], Batch | None]) -> None:
@@ -213,8 +210,7 @@ def check_batch(item: object, what: str) -> Batch:
         inputs = _tensors_in(inputs)
     elif not isinstance(inputs, Tensor):
         raise ModebridgeError(
-            f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; "
-            "pass a tensor, or a dict of tensors."
+            f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; pass tensors."
         )
     if isinstance(labels, int) or (isinstance(labels, Tensor) and not labels.dim()):
         raise ModebridgeError(
@@ -272,6 +268,10 @@ def check_labels(labels: Tensor, outputs: Sequence[int], what: str, *, sizes: bo
 
     Without `sizes`, only the number of axes of places is compared.
     """
+    if not outputs:
+        raise ModebridgeError(
+            f"Expected the network's logits on {what} to be (batch, classes), but got (batch,); return all."
+        )
     *places, classes = outputs
     if labels.dim() != len(outputs) or (sizes and list(labels.shape[1:]) != places):
         raise ModebridgeError(

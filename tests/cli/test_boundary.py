@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -189,6 +190,21 @@ def test_words_about_the_work_that_cannot_be_written_do_not_stop_it(monkeypatch)
         terminal.say("unheard")
         monkeypatch.setattr(sys, "stderr", None)
         terminal.say("unheard")
+
+
+def test_logs_get_few_lines_of_progress(monkeypatch, capsys):
+    now = iter(range(10**6))  # every look at the clock is one second later
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(now)))
+    with terminal.progress_bars() as report:
+        for done in range(1, 1001):
+            report("networks", done, 1000, 5.0)
+        report("scores", 1, 2, 0.0)
+        report("scores", 2, 2, 0.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.endswith(": done")] == ["networks: done", "scores: done"]
+    told = [int(line.split()[1]) for line in lines if line.endswith(" of 1000 epochs")]
+    assert 5 <= len(told) <= 10
+    assert min(b - a for a, b in itertools.pairwise(told)) >= 100
 
 
 def test_any_locale(tmp_path):

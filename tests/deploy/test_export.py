@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 from modebridge.bridges import Bridge, VectorBody
 from modebridge.cli.app import app
 from modebridge.deploy import Calibration, DeployedEnsemble, export
-from modebridge.deploy.export import largest_difference, probe
+from modebridge.deploy.export import check_parity, largest_difference, probe
 from modebridge.ensembles import AnswerRule, Ensemble, SetRule, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -103,6 +104,16 @@ def test_pixels_of_another_range_are_said_and_stored(own, tmp_path):
     said = CliRunner().invoke(app, ["predict", str(file.path), "--examples"])
     assert "Images go from -1 to 2" in said.stderr
     assert export(own, tmp_path / "b.onnx", images(2), info={"pixels": (0, 255)}).meta["pixels"] == [0, 255]
+
+
+def test_pixels_far_outside_of_the_range_are_doubted_once(little_onnx):
+    file = DeployedEnsemble.load(little_onnx)
+    with warnings.catch_warnings(action="error"):
+        file(images(2) * 1.9)
+        file(images(0))
+    with pytest.warns(UserWarning, match=r"from 0 to \d+, but those of the networks from 0 to 1: scale them") as told:
+        [file(images(2) * 255) for _ in range(2)]
+    assert len(told) == 1
 
 
 def test_any_client_of_onnx_runtime_can_leave_the_threshold_out(cascade, own):
@@ -199,8 +210,8 @@ def test_without_the_extras_one_sentence(tmp_path, monkeypatch):
 
 
 def test_parity_sees_one_wrong_way_to_ask(own):
-    batches = probe(images(70), own)
-    assert [len(batch) for batch in batches] == [7, 1, 64, 1, 6]
+    real, random = probe(images(70), own)
+    assert ([len(batch) for batch in real], [len(batch) for batch in random]) == ([64, 1, 6], [7, 1])
     for error, wanted in (
         (lambda batch, threshold: 0.0, 0.0),
         (lambda batch, threshold: 0.01 * (len(batch) == 1), 0.01),
@@ -208,9 +219,38 @@ def test_parity_sees_one_wrong_way_to_ask(own):
         (lambda batch, threshold: np.nan, float("inf")),
     ):
         found = largest_difference(
-            lambda *a, e=error: by_hand(own, a[0], FITTED, a[1])[0] + e(*a), own, FITTED, batches, cascade=True
+            lambda *a, e=error: by_hand(own, a[0], FITTED, a[1])[0] + e(*a), own, FITTED, real + random, cascade=True
         )
         assert found == pytest.approx(wanted, abs=1e-5)
+
+
+class Cancels(nn.Module):
+    def forward(self, x):
+        return (x * 1000 + x) - x * 1000
+
+
+def test_a_file_may_differ_as_float32_does():
+    """A network whose probabilities are rounded to about 1e-5, on images of order one."""
+    torch.manual_seed(0)
+    own, many = alone(nn.Sequential(Cancels(), nn.Linear(8, 3))), torch.rand(64, 8)
+
+    def check(batch, strict):
+        rest = {"strict": strict, "cascade": False}
+        return check_parity(lambda *a: own(a[0]).numpy() + 3e-5, own, Calibration(1, 1), [batch], 1e-5, **rest)
+
+    assert check(many, strict=False) == pytest.approx(3e-5, abs=1e-6)
+    for batch, strict in ((many, True), (many * 1e-3, False)):
+        with pytest.raises(ModebridgeError, match=r"within 1e-05 of .* of 3e-05, .* in Python pass a larger tolerance"):
+            check(batch, strict)
+
+
+def test_a_random_network_is_named(tmp_path):
+    class Always(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.5, training=True)
+
+    with pytest.raises(ModebridgeError, match=r"two runs of the library differ too, .* random in the network"):
+        export(alone(nn.Sequential(Always(), nn.Linear(8, 3))), tmp_path / "a.onnx", torch.rand(64, 8))
 
 
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
@@ -225,7 +265,7 @@ def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
     def ask(batch, threshold, wrong=0.0):
         return by_hand(own, batch, fitted, threshold + 1e-6 * (-1) ** len(batch))[0] + wrong
 
-    batches = probe(images(4), own)
+    batches = [batch for some in probe(images(4), own) for batch in some]
     assert largest_difference(ask, own, fitted, batches, cascade=True) < 1e-5
     assert largest_difference(lambda *a: ask(*a, wrong=0.01), own, fitted, batches, cascade=True) > 0.009
 
@@ -264,6 +304,26 @@ class Looks(nn.Module):
 class Leaves(nn.Module):
     def forward(self, x):
         return torch.from_numpy(x.numpy() * 2)
+
+
+class Reads(nn.Module):
+    """A transformer by hand, with a class token; in evaluation mode torch would run it as one operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(1, 1, 8))
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+
+    def forward(self, x):
+        return self.layers(torch.cat([self.first.expand(len(x), -1, -1), x], 1))[:, 0]
+
+
+def test_a_transformer_by_hand(tmp_path):
+    own = alone(Reads())
+    assert export(own, tmp_path / "a.onnx", torch.rand(2, 4, 8)).parity < 1e-5
+    assert torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ModebridgeError, match=r"use x\.shape\[0\] instead of len\(x\)"):
+        export(own, tmp_path / "a.pt2", torch.rand(2, 4, 8))
 
 
 @pytest.mark.parametrize(("inner", "suffix"), [(Looks, "onnx"), (Looks, "pt2"), (Leaves, "pt2")])

@@ -148,13 +148,13 @@ def test_images_by_name_are_images(tmp_path):
 def test_made_up_tokens_are_the_examples(own):
     """Every row is one of the example's; what the network cannot answer is left out."""
     example = inputs(3)
-    batches = probe(example, own)
-    assert [len(batch["input_ids"]) for batch in batches] == [7, 1, 3, 1]
-    assert all(torch.equal(batches[0][name], example[name][torch.arange(7) % 3]) for name in example)
+    real, random = probe(example, own)
+    assert [len(batch["input_ids"]) for batch in (*real, *random)] == [3, 1, 7, 1]
+    assert all(torch.equal(random[0][name], example[name][torch.arange(7) % 3]) for name in example)
     broken = nn.Linear(4, 2)
     broken.register_forward_hook(lambda m, a, out: out / (len(out) == 2))
     ensemble = Ensemble(broken, [Mode.from_module(broken)])
-    assert [len(batch) for batch in probe(torch.rand(2, 4), ensemble)] == [2, 1]
+    assert [[len(batch) for batch in some] for some in probe(torch.rand(2, 4), ensemble)] == [[2, 1], []]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_ties_and_smallest_sizes() -> None:
         (8, {"coverage": 0.9}, "at least 9 validation images for a coverage of 0.9, but got 8"),
         (0, {"coverage": 0.9}, "but got no sample"),
         (99, {"coverage": 0.9, "per_class": True}, r"at least 9 validation images of class \d for"),
-        (99, {"coverage": 1.0}, "coverage to be between 0 and 1, but got 1.0"),
+        (99, {"coverage": 1.0}, "coverage to be between 0 and 1, but got 1.0; for 90 percent"),
         (99, {"coverage": 0.9, "method": "best"}, "method to be aps, raps or lac, but got 'best'"),
     ],
 )
@@ -172,6 +172,9 @@ def test_no_threshold() -> None:
     p, y = drawn(300, 0, scale=0.1)
     with pytest.raises(ModebridgeError, match=r"but the 300 validation images \(\d+ wrong\) show none; allow a higher"):
         AnswerRule.fit(p, y, risk=0.01)
+    for risk, fix in ((5, "for 5 percent, write 0.05"), (0, "for 5 percent, write 0.05"), (2.0, "percent, write 0.02")):
+        with pytest.raises(ModebridgeError, match=f"risk to be between 0 and 1, but got {risk}; .*{fix}"):
+            AnswerRule.fit(p, y, risk=risk)
     with pytest.raises(ModebridgeError, match="at least 301 right answers in a row"):
         AnswerRule.fit(torch.tensor([[0.9, 0.1]] * 300), torch.zeros(300, dtype=torch.long), risk=0.01)
     all_right = AnswerRule.fit(torch.tensor([[0.9, 0.1]] * 301), torch.zeros(301, dtype=torch.long), risk=0.01)

@@ -155,6 +155,9 @@ def test_several_networks(tmp_path):
     assert [load_checkpoint(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
     with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; choose one of 0, 1"):
         load_checkpoint(NET, file, prefix="2")
+    torch.save(STATE, tmp_path / "plain.pt")
+    with pytest.raises(ModebridgeError, match=r"but got 'modle'; leave it out, as the names have none\."):
+        load_checkpoint(NET, tmp_path / "plain.pt", prefix="modle")
 
 
 def test_a_prefix_wins(tmp_path):

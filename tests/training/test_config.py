@@ -32,6 +32,9 @@ def test_schedule_of_the_facts():
         ("keep", "all", "'best' or 'last', but got 'all'"),
         ("mixup", -1.0, "a number of at least 0 .* but got -1"),
         ("cutmix", "a", "a number of at least 0"),
+        ("checkpoints", "c.pt", r"Checkpoints, but got str; pass Checkpoints\('c.pt'\)"),
+        ("callbacks", print, "a tuple of functions of an epoch"),
+        ("callbacks", ("log",), "a tuple of functions of an epoch"),
     ],
 )
 def test_bad_configs(field, value, rule):

@@ -24,6 +24,13 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+def says() -> nn.Module:
+    """A network that returns classes instead of logits."""
+    found = net()
+    found.register_forward_hook(lambda module, given, logits: logits.argmax(1))
+    return found
+
+
 def modes() -> list[mb.Mode]:
     return [mb.Mode.from_module(net()) for _ in range(2)]
 
@@ -73,6 +80,16 @@ def modes() -> list[mb.Mode]:
             lambda: mb.fit_modes((net() for _ in range(2)), DATA),
             "networks, but got a generator; put its networks in a l",
         ),
+        (
+            lambda: mb.fit_bridge(nn.DataParallel(net()), modes(), DATA, quick(1)),
+            r"but got DataParallel; pass net\.module",
+        ),
+        (lambda: mb.fit_modes([nn.DataParallel(net())], DATA, quick(1)), r"but got DataParallel; pass net\.module"),
+        (
+            lambda: mb.fit_bridge(net().to("meta"), modes(), DATA, quick(1)),
+            "have values, but is on the meta device",
+        ),
+        (lambda: mb.fit_bridge(says(), [says(), says()], DATA, quick(1)), r"\(batch, classes\), but got \(batch,\)"),
         (lambda: fit_many(net(), {"a": plan_bridge(net(), modes(), X)}, DATA, {}), "config to be a TrainConfig"),
         (lambda: fit_students(net(), {"a": None}, DATA, {}), "config to be a TrainConfig, but got dict"),
         (lambda: mb.Ensemble(net(), "a.pt"), "Expected a list of modes, but got one str; put it in a list"),

@@ -143,7 +143,7 @@ def align(
         net: the network of both modes.
         a: the reference.
         b: the mode to permute.
-        data: yields (images, labels) to compare activations and measure barriers on; use training data.
+        data: yields (images, labels) to trace, compare activations and measure barriers on; use training data.
         by: "activations" (correlation, as in the paper) or "weights" (coordinate descent over groups).
         spec: groups specified by hand, {"layer.weight": ("group", None), ...}, if they cannot be found.
         images: number of images for activations.

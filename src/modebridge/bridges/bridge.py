@@ -16,6 +16,7 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, Saved, check_modes
 from modebridge.nets import frozen_copy
 from modebridge.nets.flops import counting
+from modebridge.nets.quirks import check_runs
 
 Kind: TypeAlias = Literal["I", "II"]
 
@@ -99,6 +100,7 @@ def check_choices(net: nn.Module, modes: Curve | Mode | Sequence[Mode], kind: st
             f"Expected a curve or modes for a bridge, but got {type(modes).__name__}; create a curve with fit_curve, "
             "or pass a list of modes."
         )
+    check_runs(net, values=False)
     what = "a bridge's curve" if isinstance(modes, Curve) else "a bridge"
     check_modes(net, listed(modes), 2 if kind == "II" else 1, what)
 

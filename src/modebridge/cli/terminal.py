@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from modebridge.errors import ModebridgeError
 
 MIN_WIDTH = 20
 NAME = "modebridge"
+SECONDS = 30.0
+"""Between two lines of progress in a pipe, of which a stage gets at most ten."""
 
 
 @dataclass
@@ -141,19 +144,24 @@ def listed(option: str, text: str | None) -> list[str] | None:
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar on stderr for each stage; in a pipe, one line per finished stage."""
+    """A progress bar on stderr for each stage; in a pipe a few lines, and one at its end."""
     from tqdm import tqdm
 
     hidden = not (Screen(stderr=True).is_terminal and first_process())
     with ExitStack() as stack:
         bars: dict[str, Any] = {}
+        said, last = dict[str, int](), time.monotonic()
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
             if stage not in bars:
                 bars[stage] = stack.enter_context(tqdm(desc=stage, dynamic_ncols=True, disable=hidden))
-            bar = bars[stage]
+            nonlocal last
+            bar, said[stage] = bars[stage], min(said.get(stage, 0), done)  # a stage may come again
             if hidden and done == total and bar.n < total:
                 say(f"{stage}: done")
+            elif hidden and 10 * (done - said[stage]) >= total > done and time.monotonic() - last >= SECONDS:
+                say(f"{stage}: {done} of {total}{'' if stage == 'scores' else ' epochs'}")
+                said[stage], last = done, time.monotonic()
             bar.total, bar.n = total, done
             bar.set_postfix_str(f"{rate:,.0f} images/s" if rate else "")
 

@@ -7,23 +7,21 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from modebridge.batches import check_batch, flatten, map_inputs, size_of, take_rows
+from modebridge.batches import flatten, map_inputs, size_of, take_rows
 from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
 from modebridge.deploy.inputs import ANY, Array, check_example, pixel_doubts
-from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
-from modebridge.deploy.module import Calibration, EnsembleModule, export_program
+from modebridge.deploy.metadata import describe, metadata_json, seal
+from modebridge.deploy.module import Calibration, EnsembleModule, write_pt2
 from modebridge.deploy.onnx import write_onnx
-from modebridge.ensembles import ALL, AnswerRule, Cascade, Ensemble, SetRule, average, cascaded, fit_temperature, scale
+from modebridge.ensembles import ALL, Cascade, Ensemble, average, cascaded, scale
 from modebridge.ensembles.decisions import class_scores
 from modebridge.ensembles.forward import confidence_of
-from modebridge.ensembles.temperature import sampled
 from modebridge.errors import ModebridgeError, near
-from modebridge.files.adapters import quiet
 from modebridge.files.atomic import write_file
 from modebridge.matching import are_tokens, image_size
 from modebridge.nets import classes_last, second
@@ -33,8 +31,13 @@ from modebridge.types import Batch, Batches, Inputs
 EXTRAS = ("members", "entropy", "mutual_information")
 SHORTEST = 4
 """Sequences of which a half can be shown to an exporter: an axis of size 1 would become a constant."""
+TOLERANCE, ROUNDING, ROUGHEST = 1e-5, 10, 0.01
+"""How much probabilities may differ: this, or a multiple of what float32 itself does, up to a limit."""
 MARGIN = 1e-4
 """A confidence this close to a threshold may be on either side of it, due to rounding."""
+
+Ask: TypeAlias = Callable[[Inputs, float], Array]
+"""Maps images and a threshold to probabilities, as a file does."""
 
 
 def export(
@@ -47,7 +50,7 @@ def export(
     outputs: Sequence[str] = ("entropy", "mutual_information"),
     classes: Sequence[str] | None = None,
     info: Mapping[str, Any] | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
 ) -> DeployedEnsemble:
     """Export a bridged ensemble as one file that runs without your Python code.
 
@@ -71,7 +74,8 @@ def export(
         info: further facts to store: `names` of the modes, then of the bridges; `scores`; `about`, a short description;
             `unit`, the cost of the network to use as the unit (`module_cost`), if it is not the first base; `pixels`,
             the range of its images, if the example does not show it.
-        tolerance: maximum difference of a probability between the file and the library.
+        tolerance: maximum difference of a probability between the file and the library on the example. None is 1e-5,
+            or where float32 itself is coarser, ten times its difference from float64; so it is for random images.
 
     Example::
 
@@ -103,7 +107,7 @@ def export(
         )
     given = check_example(example, "example")
     reference = copy.deepcopy(ensemble).cpu().float().eval()
-    fitted = _calibration(reference, valid, threshold)
+    fitted = Calibration.of(reference, valid, threshold)
     meta = describe(reference, fitted, given, classes, info)
     ruled = [name for name, rule in (("sets", fitted.sets), ("answered", fitted.answers)) if rule is not None]
     extra = [name for name in EXTRAS if name in outputs]
@@ -111,19 +115,19 @@ def export(
     for doubt in pixel_doubts(meta["pixels"]) if "pixels" not in (info or {}) else ():
         warnings.warn(doubt, stacklevel=2)
     metadata_json(meta, place)  # checked before the long part
-    batches, shorter = probe(given, reference), _shorter(given, reference)
+    (real, random), shorter = probe(given, reference), _shorter(given, reference)
     names = None if isinstance(given, Tensor) else list(given)
     module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
 
     def write(scratch: Path) -> None:
         tensors, store = list(flatten(given).values()), None
-        writer = write_onnx if place.suffix == ".onnx" else _write_pt2
+        writer = write_onnx if place.suffix == ".onnx" else write_pt2
         if shorter is not None:
             free = {name: {**entry, "shape": [ANY]} for name, entry in meta["inputs"].items()}
             with suppress(ModebridgeError):  # a network that needs one length
                 store = writer(module, tensors, list(flatten(shorter).values()), {**meta, "inputs": free}, scratch)
                 meta["inputs"] = free
-                batches.append(shorter)
+                real.append(shorter)
         store = store or writer(module, tensors, None, meta, scratch)
         store(metadata_json(meta, place))
         seal(scratch)
@@ -132,17 +136,14 @@ def export(
         def ask(images: Inputs, threshold: float) -> Array:
             return file(images, threshold=threshold if file.cascade else None).probabilities
 
-        margin = max(MARGIN, tolerance)  # confidences may differ as much as probabilities may
-        parity = largest_difference(ask, reference, fitted, batches, cascade=file.cascade, margin=margin)
-        if not parity < tolerance:
-            raise ModebridgeError(
-                f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
-                f"of {parity:.3g}, so nothing was written; raise tolerance if you can accept that."
-            )
-        for images in batches:
+        limit, parity = TOLERANCE if tolerance is None else tolerance, 0.0
+        for batches, least, strict in ((real, limit, tolerance is not None), (random, max(limit, TOLERANCE), False)):
+            found = check_parity(ask, reference, fitted, batches, least, strict=strict, cascade=file.cascade)
+            parity = max(parity, found)
+        for images in (*real, *random):
             for bound in (0.0, threshold, ALL) if file.cascade else (None,):  # every branch
                 _check_decisions(file(images, threshold=bound), fitted)
-        meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
+        meta["parity"] = {"largest_difference": parity, "images": sum(map(size_of, (*real, *random)))}
         store(metadata_json(meta, place))
         seal(scratch)
 
@@ -150,67 +151,8 @@ def export(
     return DeployedEnsemble.load(place)
 
 
-def _write_pt2(
-    module: EnsembleModule,
-    example: Sequence[Tensor],
-    other: Sequence[Tensor] | None,
-    meta: Mapping[str, Any],
-    path: Path,
-) -> Callable[[str], None]:
-    """Export the ensemble as a program of torch, as `write_onnx`."""
-    program = export_program(torch.export.export, "torch.export", module, example, other)
-
-    def write(metadata: str) -> None:
-        with quiet():
-            torch.export.save(program, path, extra_files={KEY: metadata})
-
-    return write
-
-
-@torch.no_grad()
-def _calibration(ensemble: Ensemble, valid: Batches | Calibration | None, threshold: float | None) -> Calibration:
-    own, sets, answers = float(ensemble.temperature), ensemble.sets, ensemble.answers
-    if isinstance(valid, Calibration):
-        if not all(0 < one < float("inf") for one in valid[:2]):
-            raise ModebridgeError(f"Expected temperatures to be positive, but got {valid[:2]}; fit them again.")
-        return valid
-    if valid is None:
-        if threshold is not None and (sets or answers):
-            raise ModebridgeError(
-                "Expected held-out data to fit the sets and answers of a cascade, whose probabilities are not those of "
-                "all members, but got none; pass valid."
-            )
-        return Calibration(own, own, sets, answers)
-    pairs = [check_batch(item, "valid") for item in valid]
-    if not pairs:
-        raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
-    rows = [_sampled(ensemble.table(check_example(images, "valid")), labels.cpu()) for images, labels in pairs]
-    members, labels = torch.cat([each for each, _ in rows], dim=1), torch.cat([numbers for _, numbers in rows])
-    full = own if ensemble.calibrated else fit_temperature(average(members), labels)
-    first = full if len(members) == 1 else fit_temperature(members[0], labels)
-    table = scale(average(members), full)
-    if threshold is not None:
-        if pairs[0][1].dim() > 1 and (sets or answers):
-            raise ModebridgeError(
-                "Expected a cascade of networks that classify places to have no sets or answers, since these hold for "
-                "places and it chooses by image, but got some; leave out the threshold."
-            )
-        table = cascaded(scale(members[0], first), table, threshold)[0]
-    if sets is not None:
-        sets = SetRule.fit(table, labels, sets.coverage, sets.method, per_class=len(sets.limits) > 1)
-    if answers is not None:
-        answers = AnswerRule.fit(table, labels, answers.risk, answers.confidence)
-    return Calibration(first, full, sets, answers)
-
-
-def _sampled(members: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The members' probabilities (M, N, K) and labels (N,) to fit on: see `temperature.sampled`."""
-    together, numbers = sampled(members.movedim(0, -2).flatten(-2), labels)
-    return together.view(len(together), len(members), -1).movedim(1, 0), numbers
-
-
-def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
-    """Batches to compare on: rows of the example and random ones, in several sizes including one.
+def probe(example: Inputs, ensemble: Ensemble) -> tuple[list[Inputs], list[Inputs]]:
+    """Batches to compare on: rows of the example, and random ones, each in several sizes including one.
 
     Random inputs on which the ensemble fails are left out.
     """
@@ -222,28 +164,81 @@ def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
 
     random = map_inputs(some, example)
     batches = [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
-    batches = [batch for batch in batches if size_of(batch)]
-    for batch in (take_rows(random, slice(1)), random):
-        with suppress(*FAILED), torch.no_grad():
-            if ensemble.table(batch).isfinite().all():
-                batches.insert(0, batch)
-    return batches
+    runs = [batch for batch in (random, take_rows(random, slice(1))) if _runs(ensemble, batch)]
+    return [batch for batch in batches if size_of(batch)], runs
 
 
 @torch.no_grad()
+def _runs(ensemble: Ensemble, batch: Inputs) -> bool:
+    with suppress(*FAILED):
+        return bool(ensemble.table(batch).isfinite().all())
+    return False
+
+
 def _shorter(example: Inputs, ensemble: Ensemble) -> Inputs | None:
     """Shorter sequences of tokens; None for other inputs, and for networks that cannot take them."""
     if not are_tokens(example) or (length := image_size(example)[1]) < SHORTEST:
         return None
     cut = map_inputs(lambda tensor: tensor[:, : length // 2].contiguous(), example)
-    with suppress(*FAILED):
-        return cut if bool(ensemble.table(cut).isfinite().all()) else None
-    return None
+    return cut if _runs(ensemble, cut) else None
+
+
+def check_parity(
+    ask: Ask,
+    ensemble: Ensemble,
+    fitted: Calibration,
+    batches: Sequence[Inputs],
+    tolerance: float,
+    *,
+    strict: bool,
+    cascade: bool,
+) -> float:
+    """The largest difference of a file from the library; more than the tolerance raises an error.
+
+    Unless that is strict, a file, which adds up in another order, may differ `ROUNDING` times as much as the library in
+    float32 differs from itself in float64.
+    """
+
+    def difference(ask: Ask, margin: float) -> float:
+        # Confidences may differ as much as probabilities may.
+        return largest_difference(ask, ensemble, fitted, batches, cascade=cascade, margin=max(MARGIN, margin))
+
+    if (found := difference(ask, tolerance)) < tolerance:
+        return found
+    advice = "update the runtime, or in Python pass a larger tolerance= if you can accept that"
+    if difference(_library(ensemble, fitted, torch.float32), 0.0) > TOLERANCE:
+        advice = "two runs of the library differ too, so switch off what is random in the network, such as dropout"
+    elif not strict:
+        with suppress(*FAILED):  # a network that needs float32
+            exact = _library(copy.deepcopy(ensemble).double(), fitted, torch.float64)
+            tolerance = max(tolerance, min(ROUNDING * difference(exact, ROUGHEST), ROUGHEST))
+        if (found := difference(ask, tolerance)) < tolerance:
+            return found
+    raise ModebridgeError(
+        f"Expected the file's probabilities to be within {tolerance:.3g} of the library's, but got a difference of "
+        f"{found:.3g}, so nothing was written; {advice}."
+    )
+
+
+def _library(ensemble: Ensemble, fitted: Calibration, dtype: torch.dtype) -> Ask:
+    """The library, asked like a file."""
+
+    def ask(images: Inputs, threshold: float) -> Array:
+        images = map_inputs(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, images)
+        return second(cascaded(*_tables(ensemble, fitted, images), threshold)[0]).numpy()
+
+    return ask
+
+
+def _tables(ensemble: Ensemble, fitted: Calibration, images: Inputs) -> tuple[Tensor, Tensor]:
+    """The calibrated probabilities of the first base alone, and of all members."""
+    members = ensemble.table(images)
+    return scale(members[0], fitted.first), scale(average(members), fitted.full)
 
 
 @torch.no_grad()
 def largest_difference(
-    ask: Callable[[Inputs, float], Array],
+    ask: Ask,
     ensemble: Ensemble,
     fitted: Calibration,
     batches: Sequence[Inputs],
@@ -258,8 +253,7 @@ def largest_difference(
     """
     worst = 0.0
     for images in batches:
-        members = ensemble.table(images)
-        first, full = scale(members[0], fitted.first), scale(average(members), fitted.full)
+        first, full = _tables(ensemble, fitted, images)
         confidence = confidence_of(first)
         for threshold in (ALL, *([_between(confidence)] if cascade else [])):
             output = classes_last(torch.from_numpy(ask(images, threshold)))

@@ -36,6 +36,9 @@ TYPES = ("float32", "int64", "int32", "bool")
 SLACK = 0.1
 """Pixels this far outside of 0 to 1 are noise, those beyond it another range."""
 
+KEY = "modebridge"
+"""The key of the metadata in a file, as JSON."""
+
 ANY = -1
 """In a shape: any length, the same for all inputs of a call."""
 
@@ -57,6 +60,18 @@ def pixel_doubts(pixels: tuple[float, float]) -> list[str]:
         f"Images go from {low:.3g} to {high:.3g}, but `predict` and `serve` pass pixels from 0 to 1: to use them, make "
         "the normalization the first layer of the network."
     ]
+
+
+def range_doubt(feed: Mapping[str, Array], pixels: tuple[float, float]) -> str:
+    """What to say of images far outside of the range that a file knows; nothing for others."""
+    (table,), (low, high) = feed.values(), pixels
+    least, most = float(table.min(initial=low)), float(table.max(initial=high))
+    if least >= 2 * low - high and most <= 2 * high - low:
+        return ""
+    return (
+        f"Images go from {least:.3g} to {most:.3g}, but those of the networks from {low:.3g} to {high:.3g}: scale them "
+        "as in training, bytes by dividing by 255."
+    )
 
 
 class Spec(NamedTuple):

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, average, member_logits, probabilities_of, scale
+from modebridge.batches import check_batch
+from modebridge.deploy.inputs import KEY, check_example
+from modebridge.ensembles import (
+    AnswerRule,
+    Ensemble,
+    Output,
+    SetRule,
+    average,
+    cascaded,
+    fit_temperature,
+    member_logits,
+    probabilities_of,
+    scale,
+)
 from modebridge.ensembles.forward import EvaluationOnly
-from modebridge.ensembles.temperature import FLOOR
+from modebridge.ensembles.temperature import FLOOR, sampled
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
-from modebridge.types import Inputs
+from modebridge.nets.quirks import no_fast_path
+from modebridge.types import Batches, Inputs
 
 
 class Calibration(NamedTuple):
@@ -24,6 +39,43 @@ class Calibration(NamedTuple):
     full: float  # of all members
     sets: SetRule | None = None
     answers: AnswerRule | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, ensemble: Ensemble, valid: Batches | Calibration | None, threshold: float | None) -> Calibration:
+        """What `export` stores for its arguments."""
+        own, sets, answers = float(ensemble.temperature), ensemble.sets, ensemble.answers
+        if isinstance(valid, Calibration):
+            if not all(0 < one < float("inf") for one in valid[:2]):
+                raise ModebridgeError(f"Expected temperatures to be positive, but got {valid[:2]}; fit them again.")
+            return valid
+        if valid is None:
+            if threshold is not None and (sets or answers):
+                raise ModebridgeError(
+                    "Expected held-out data to fit the sets and answers of a cascade, whose probabilities are not "
+                    "those of all members, but got none; pass valid."
+                )
+            return cls(own, own, sets, answers)
+        pairs = [check_batch(item, "valid") for item in valid]
+        if not pairs:
+            raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
+        rows = [_sampled(ensemble.table(check_example(images, "valid")), labels.cpu()) for images, labels in pairs]
+        members, labels = torch.cat([each for each, _ in rows], dim=1), torch.cat([numbers for _, numbers in rows])
+        full = own if ensemble.calibrated else fit_temperature(average(members), labels)
+        first = full if len(members) == 1 else fit_temperature(members[0], labels)
+        table = scale(average(members), full)
+        if threshold is not None:
+            if pairs[0][1].dim() > 1 and (sets or answers):
+                raise ModebridgeError(
+                    "Expected a cascade of networks that classify places to have no sets or answers, since these hold "
+                    "for places and it chooses by image, but got some; leave out the threshold."
+                )
+            table = cascaded(scale(members[0], first), table, threshold)[0]
+        if sets is not None:
+            sets = SetRule.fit(table, labels, sets.coverage, sets.method, per_class=len(sets.limits) > 1)
+        if answers is not None:
+            answers = AnswerRule.fit(table, labels, answers.risk, answers.confidence)
+        return cls(first, full, sets, answers)
 
 
 class EnsembleModule(EvaluationOnly):
@@ -133,6 +185,12 @@ class Others(EvaluationOnly):
         return self.outputs(*member_logits(found, list(bridges)))  # type: ignore[no-any-return]
 
 
+def _sampled(members: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The members' probabilities (M, N, K) and labels (N,) to fit on: see `temperature.sampled`."""
+    together, numbers = sampled(members.movedim(0, -2).flatten(-2), labels)
+    return together.view(len(together), len(members), -1).movedim(1, 0), numbers
+
+
 def _entropy(table: Tensor) -> Tensor:
     return -(table * (table + FLOOR).log()).sum(dim=-1)
 
@@ -154,14 +212,33 @@ def export_program(
     sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(example, other or example, strict=True)]
     free = [{0, *(axis for axis, (a, b) in enumerate(pairs) if a != b)} for pairs in sizes]
     shapes = (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),)
-    with quiet():
+    with quiet(), no_fast_path():
         try:
             return exporter(module.eval(), inputs, dynamic_shapes=shapes, **options)
         except Exception as error:
             cause: BaseException = error
             while (inner := cause.__cause__ or cause.__context__) is not None:
                 cause = inner
+            fix = "use operations that can be exported, without branches on values in tensors"
+            if "Constraints violated" in str(cause):  # the batch size became a constant
+                fix = "use x.shape[0] instead of len(x), and no other constant for the number of images"
             raise ModebridgeError(
-                f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; use operations "
-                "that can be exported, without branches on values in tensors."
+                f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; {fix}."
             ) from error
+
+
+def write_pt2(
+    module: EnsembleModule,
+    example: Sequence[Tensor],
+    other: Sequence[Tensor] | None,
+    meta: Mapping[str, Any],
+    path: Path,
+) -> Callable[[str], None]:
+    """Export the ensemble as a program of torch, as `write_onnx`."""
+    program = export_program(torch.export.export, "torch.export", module, example, other)
+
+    def write(metadata: str) -> None:
+        with quiet():
+            torch.export.save(program, path, extra_files={KEY: metadata})
+
+    return write

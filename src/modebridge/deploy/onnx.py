@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.inputs import ANY, Spec, output_specs, specs_in
-from modebridge.deploy.metadata import KEY
+from modebridge.deploy.inputs import ANY, KEY, Spec, output_specs, specs_in
 from modebridge.deploy.module import EnsembleModule, export_program
 from modebridge.errors import ModebridgeError
 

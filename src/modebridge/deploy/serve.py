@@ -187,7 +187,10 @@ class _Server:
     def pixels(self, data: bytes, kind: str, shape: Sequence[int]) -> NDArray[np.float32]:
         if kind.startswith("application/json"):
             given = _json(data)
-            image = given.get("image") if isinstance(given, dict) else given
+            if isinstance(given, dict) and "image" not in given:
+                got = ", ".join(map(repr, given)) or "nothing"
+                raise ModebridgeError(f"Expected JSON with the key 'image', but got {got[:100]}; rename it.")
+            image = given["image"] if isinstance(given, dict) else given
             if not isinstance(image, str):
                 return from_lists(image, shape)
             try:

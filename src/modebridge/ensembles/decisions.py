@@ -207,7 +207,10 @@ def cascade_threshold(first: Tensor, full: Tensor, labels: Tensor, max_loss: flo
 def check_share(value: float, what: str) -> None:
     """Raise an error unless a number is within (0, 1)."""
     if not 0 < value < 1:
-        raise ModebridgeError(f"Expected {what} to be between 0 and 1, but got {value}; for 90 percent, write 0.9.")
+        percent = value if 1 < value < 100 else 90 if what in ("coverage", "confidence") else 5
+        raise ModebridgeError(
+            f"Expected {what} to be between 0 and 1, but got {value}; for {percent:g} percent, write {percent / 100:g}."
+        )
 
 
 def _at_least(confidences: Tensor) -> Tensor:

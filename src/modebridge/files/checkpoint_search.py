@@ -100,8 +100,9 @@ def find_places(
         allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
         if places and not inside:
-            paths = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
-            raise ModebridgeError(f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, paths)}")
+            paths = [place.path for place in sorted(places, key=lambda place: -len(place.tensors)) if place.path]
+            fix = near(prefix, paths) if paths else "leave it out, as the names have none."
+            raise ModebridgeError(f"Expected prefix to be a place in {what}, but got '{prefix}'; {fix}")
         places = inside
     for place in places:
         place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]

@@ -37,17 +37,23 @@ _ATTENTION = threading.RLock()
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
-    # The switches are global: of two threads here, the last one would restore what the first one had set.
+def no_fast_path() -> Iterator[None]:
+    """Turn off torch's fused layers of transformers, into which neither exporters nor counters can see."""
+    # The switch is global: of two threads here, the last one would restore what the first one had set.
     with _ATTENTION:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with sdpa_kernel(SDPBackend.MATH):
-                yield
+            yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
+    with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def on_copy(
@@ -115,6 +121,16 @@ def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:
             fix = "save a tensor that stores all its values, with tensor.contiguous()"
     if got is not None:
         raise ModebridgeError(f"Expected '{name}' to be a tensor of weights, but got {got}; {fix}.")
+
+
+def check_runs(net: nn.Module, *, values: bool = True) -> None:
+    """Raise an error for torch's wrapper that takes no other weights, and for a network without values, if needed."""
+    if isinstance(net, nn.DataParallel):
+        raise ModebridgeError("Expected a network that runs with other weights, but got DataParallel; pass net.module.")
+    if values and any(tensor.is_meta for tensor in net.state_dict().values() if isinstance(tensor, Tensor)):
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to have values, but is on the meta device; call net.to_empty(device=...)."
+        )
 
 
 def unusual(tensor: Tensor) -> str | None:

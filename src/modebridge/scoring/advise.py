@@ -142,7 +142,7 @@ def advise(
     if cascade in better(split, chosen) and nlls[cascade] < nlls[best]:
         chosen = cascade
     lucky = means.argmin(dim=1)
-    optimism = float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean())
+    optimism = max(0.0, float((nlls[lucky] - means.gather(1, lucky[:, None])[:, 0]).mean()))  # not below by rounding
 
     def scored(k: int) -> Scored:
         found = table.score(candidates[k][0], "valid", threshold=candidates[k][1])

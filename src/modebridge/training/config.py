@@ -18,7 +18,8 @@ from modebridge.batches import Mapped, map_inputs
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
 from modebridge.nets import is_attentive
-from modebridge.training.processes import Processes, launched
+from modebridge.nets.quirks import check_runs
+from modebridge.training.processes import Processes, find_device, launched
 from modebridge.training.progress import Checkpoints, Report
 from modebridge.types import Batch, Batches, Draw
 
@@ -115,6 +116,15 @@ class TrainConfig:
         if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
             got = str(self.seed)[:50]
             raise ModebridgeError(f"Expected seed to be an integer up to {SEEDS:,}, but got {got}; change it.")
+        given: Any = self.checkpoints
+        if not (given is None or isinstance(given, Checkpoints)):
+            raise ModebridgeError(
+                f"Expected checkpoints to be Checkpoints, but got {type(given).__name__}; pass Checkpoints({given!r})."
+            )
+        if not (isinstance(self.callbacks, tuple | list) and all(map(callable, self.callbacks))):
+            raise ModebridgeError(
+                f"Expected callbacks to be a tuple of functions of an epoch, but got {self.callbacks!r}; pass (print,)."
+            )
         if self.average_from > self.epochs:
             raise ModebridgeError(
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
@@ -193,11 +203,13 @@ class Engine:
     def of(cls, config: TrainConfig, net: nn.Module | None = None) -> Engine:
         """The engine that a config asks for; "auto" prefers the device of `net`, if that is a GPU."""
         given = config.device
+        if net is not None:
+            check_runs(net)
         if given == "auto":
             here = None if net is None else next((tensor.device for tensor in net.state_dict().values()), None)
             found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
             given = here if here and here.type in ("cuda", "mps") else found
-        device = _device(given)
+        device = find_device(given)
         gpu = device.type == "cuda"
         if str(device) == "cuda":
             device = cls(device).processes.device or device
@@ -273,26 +285,6 @@ class Engine:
         for k in range(len(jobs)):
             main.wait_stream(_stream(self.device, k))
         return results
-
-
-def _device(given: torch.device | str) -> torch.device:
-    try:
-        device = torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        raise ModebridgeError(
-            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
-        ) from error
-    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
-    if missing.get(device.type):
-        raise ModebridgeError(
-            f"Expected a GPU for device '{given}', but torch sees none of that kind here; use 'cpu', or another torch."
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ModebridgeError(
-            f"Expected device to be one of the {torch.cuda.device_count()} GPUs of this machine, but got '{device}'; "
-            "they are counted from cuda:0."
-        )
-    return device
 
 
 @cache

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from modebridge.batches import rows_of
+from modebridge.errors import ModebridgeError
 from modebridge.types import Batch
 
 
@@ -76,3 +77,24 @@ def leave() -> None:
     if _group:
         dist.barrier()
         dist.destroy_process_group()
+
+
+def find_device(given: torch.device | str) -> torch.device:
+    """The device of a name; raises an error if there is none."""
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
+        ) from error
+    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+    if missing.get(device.type):
+        raise ModebridgeError(
+            f"Expected a GPU for device '{given}', but torch sees none of that kind here; use 'cpu', or another torch."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModebridgeError(
+            f"Expected device to be one of the {torch.cuda.device_count()} GPUs of this machine, but got '{device}'; "
+            "they are counted from cuda:0."
+        )
+    return device
