@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from modebridge.bridges import Bridge, VectorBody
 from modebridge.cli.app import app
 from modebridge.deploy import Calibration, DeployedEnsemble, export
-from modebridge.deploy.export import check_parity, largest_difference, probe
+from modebridge.deploy.export import Library, probe
 from modebridge.ensembles import AnswerRule, Ensemble, SetRule, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -218,8 +218,8 @@ def test_parity_sees_one_wrong_way_to_ask(own):
         (lambda batch, threshold: 0.01 * (threshold < 1), 0.01),
         (lambda batch, threshold: np.nan, float("inf")),
     ):
-        found = largest_difference(
-            lambda *a, e=error: by_hand(own, a[0], FITTED, a[1])[0] + e(*a), own, FITTED, real + random, cascade=True
+        found = Library(own, FITTED, cascade=True).difference(
+            lambda *a, e=error: by_hand(own, a[0], FITTED, a[1])[0] + e(*a), real + random
         )
         assert found == pytest.approx(wanted, abs=1e-5)
 
@@ -235,8 +235,8 @@ def test_a_file_may_differ_as_float32_does():
     own, many = alone(nn.Sequential(Cancels(), nn.Linear(8, 3))), torch.rand(64, 8)
 
     def check(batch, strict):
-        rest = {"strict": strict, "cascade": False}
-        return check_parity(lambda *a: own(a[0]).numpy() + 3e-5, own, Calibration(1, 1), [batch], 1e-5, **rest)
+        library = Library(own, Calibration(1, 1), cascade=False)
+        return library.check(lambda *a: own(a[0]).numpy() + 3e-5, [batch], 1e-5, strict=strict)
 
     assert check(many, strict=False) == pytest.approx(3e-5, abs=1e-6)
     for batch, strict in ((many, True), (many * 1e-3, False)):
@@ -266,8 +266,9 @@ def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
         return by_hand(own, batch, fitted, threshold + 1e-6 * (-1) ** len(batch))[0] + wrong
 
     batches = [batch for some in probe(images(4), own) for batch in some]
-    assert largest_difference(ask, own, fitted, batches, cascade=True) < 1e-5
-    assert largest_difference(lambda *a: ask(*a, wrong=0.01), own, fitted, batches, cascade=True) > 0.009
+    library = Library(own, fitted, cascade=True)
+    assert library.difference(ask, batches) < 1e-5
+    assert library.difference(lambda *a: ask(*a, wrong=0.01), batches) > 0.009
 
 
 @pytest.mark.parametrize("threshold", [None, 0.5])

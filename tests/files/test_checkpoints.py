@@ -76,6 +76,26 @@ def test_a_compiled_or_wrapped_network_here_and_a_bare_file(tmp_path):
     assert load_checkpoint(net, tmp_path / "x.pt").state.keys() == net.state_dict().keys()
 
 
+def test_a_wrapped_network_whose_numbers_occur_inside_of_others(tmp_path):
+    """ "1.conv1.weight" of `Sequential(Normalize(), net)` is also the end of "layer1.1.conv1.weight"."""
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = nn.Conv2d(1, 1, 1)
+            self.layer1 = nn.Sequential(nn.Identity(), nn.Module())
+            self.layer1[1].conv1 = nn.Conv2d(1, 1, 1)
+
+    torch.save(Blocks().state_dict(), tmp_path / "x.pt")
+    wanted, mode = (
+        torch.load(tmp_path / "x.pt"),
+        load_checkpoint(nn.Sequential(nn.Identity(), Blocks()), tmp_path / "x.pt"),
+    )
+    assert {name.removeprefix("1."): tensor.tolist() for name, tensor in mode.state.items()} == {
+        name: tensor.tolist() for name, tensor in wanted.items()
+    }
+
+
 def test_formats(tmp_path):
     """Also under another ending; half precision is converted to the network's own."""
     file = tmp_path / "x.pt"

@@ -87,7 +87,7 @@ def modes() -> list[mb.Mode]:
         (lambda: mb.fit_modes([nn.DataParallel(net())], DATA, quick(1)), r"but got DataParallel; pass net\.module"),
         (
             lambda: mb.fit_bridge(net().to("meta"), modes(), DATA, quick(1)),
-            "have values, but is on the meta device",
+            "a network with values, but it is on the meta",
         ),
         (lambda: mb.fit_bridge(says(), [says(), says()], DATA, quick(1)), r"\(batch, classes\), but got \(batch,\)"),
         (lambda: fit_many(net(), {"a": plan_bridge(net(), modes(), X)}, DATA, {}), "config to be a TrainConfig"),

@@ -29,7 +29,7 @@ Settings = Annotated[
     typer.Option("--set", help="Override a setting, e.g. `mode.epochs=3`; repeatable.", metavar="KEY=VALUE"),
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="Random seed. Default: the seed in the recipe file, else 0.", metavar="N")
+    int | None, typer.Option(help="Random seed. Default: the seed in the recipe file, else 0.", metavar="N", min=0)
 ]
 Data = Annotated[
     Path | None,
@@ -253,8 +253,8 @@ def advise(
 ) -> None:
     """Recommend members for a cost budget, on validation data.
 
-    Takes the most members that are significantly better than one network, not significantly worse than the best, and
-    not beaten by what costs less.
+    Takes the largest combination that is significantly better than one network, corrected for how many were compared,
+    unless the best is significantly better than it, or something cheaper is as good.
 
     ```sh
     modebridge advise runs/digits --budget 1.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import traceback
@@ -85,13 +84,12 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
         return PARTLY
     if isinstance(error, ModebridgeError):
         return _report(str(error), MISTAKE)
-    show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
-    if callable(show) and wrong is not None:  # typer formats wrong options and arguments itself
-        with io.StringIO() as reported:
-            show(file=reported)
-            for line in reported.getvalue().splitlines():
-                terminal.say(line, fold=False)
-        return int(wrong)
+    message, wrong = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+    if callable(message) and wrong is not None:  # wrong options and arguments, found by typer
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "modebridge"
+        sentence = message().rstrip(".")
+        return _report(f"{sentence}{'' if sentence.endswith('?') else '.'} See `{path} --help`.", int(wrong))
     if isinstance(error, OSError):
         return _report(_about_file(error), MISTAKE)
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):

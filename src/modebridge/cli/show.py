@@ -205,7 +205,7 @@ def advise_run(
     if cascade:
         why = "significantly better than every choice without a cascade"
     elif len(chosen.members) == 1:
-        why = "the lowest NLL of one network, and nothing larger is significantly better"
+        why = "the lowest NLL at that cost, and nothing larger is significantly better"
     use += " of the images" if cascade else ""
     price = f"x{advice.cost(chosen):.3f}{' on average' if cascade else ''}, budget x{budget:g}"
     console.print(f"* Use {use} ({price}): {why}, on {plural(len(table.valid_labels), 'validation image')}.")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from modebridge.deploy.inputs import KEY, Array, Arrays, checked, output_specs, range_doubt, specs_in
-from modebridge.deploy.metadata import FORMAT, check_intact, read_metadata
+from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, range_doubt, specs_in
+from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
 from modebridge.errors import ModebridgeError, needed, quoting
 from modebridge.files.adapters import quiet
 from modebridge.types import Inputs
@@ -61,10 +61,7 @@ class DeployedEnsemble:
         # Before format 6, a cascade could be without a threshold of its own.
         self.cascade: bool = meta.get("elastic", meta["threshold"] is not None)
         """Whether it takes a threshold."""
-        image: list[int] = meta.get("image") or []
-        low, high = meta.get("pixels", (0, 1))
-        # The range of its images, until some were doubted.
-        self._pixels = (low, high) if len(image) == 3 and image[0] in (1, 3) else None
+        self._doubted = False
 
     def __repr__(self) -> str:
         members, cost = len(self.meta["members"]), self.meta["cost"]["relative_flops"]
@@ -124,8 +121,8 @@ class DeployedEnsemble:
                 every image.
         """
         feed = checked(images, self._specs)
-        if self._pixels is not None and (doubt := range_doubt(feed, self._pixels)):
-            self._pixels = None  # once is enough
+        if not self._doubted and (doubt := range_doubt(feed, self.meta)):
+            self._doubted = True
             warnings.warn(doubt, stacklevel=2)
         if threshold is not None:
             if not self.cascade:

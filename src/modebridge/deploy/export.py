@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from torch import Tensor
 from modebridge.batches import flatten, map_inputs, size_of, take_rows
 from modebridge.deploy.deployed import Answer, DeployedEnsemble, check_format
 from modebridge.deploy.inputs import ANY, Array, check_example, pixel_doubts
-from modebridge.deploy.metadata import describe, metadata_json, seal
-from modebridge.deploy.module import Calibration, EnsembleModule, write_pt2
+from modebridge.deploy.metadata import KEY, describe, metadata_json, seal
+from modebridge.deploy.module import Calibration, EnsembleModule, Tensors, export_program
 from modebridge.deploy.onnx import write_onnx
 from modebridge.ensembles import ALL, Cascade, Ensemble, average, cascaded, scale
 from modebridge.ensembles.decisions import class_scores
 from modebridge.ensembles.forward import confidence_of
 from modebridge.errors import ModebridgeError, near
+from modebridge.files.adapters import quiet
 from modebridge.files.atomic import write_file
 from modebridge.matching import are_tokens, image_size
 from modebridge.nets import classes_last, second
@@ -121,7 +122,7 @@ def export(
 
     def write(scratch: Path) -> None:
         tensors, store = list(flatten(given).values()), None
-        writer = write_onnx if place.suffix == ".onnx" else write_pt2
+        writer = write_onnx if place.suffix == ".onnx" else _write_pt2
         if shorter is not None:
             free = {name: {**entry, "shape": [ANY]} for name, entry in meta["inputs"].items()}
             with suppress(ModebridgeError):  # a network that needs one length
@@ -136,10 +137,9 @@ def export(
         def ask(images: Inputs, threshold: float) -> Array:
             return file(images, threshold=threshold if file.cascade else None).probabilities
 
-        limit, parity = TOLERANCE if tolerance is None else tolerance, 0.0
-        for batches, least, strict in ((real, limit, tolerance is not None), (random, max(limit, TOLERANCE), False)):
-            found = check_parity(ask, reference, fitted, batches, least, strict=strict, cascade=file.cascade)
-            parity = max(parity, found)
+        library, limit = Library(reference, fitted, file.cascade), TOLERANCE if tolerance is None else tolerance
+        parity = library.check(ask, real, limit, strict=tolerance is not None)
+        parity = max(parity, library.check(ask, random, max(limit, TOLERANCE), strict=False))
         for images in (*real, *random):
             for bound in (0.0, threshold, ALL) if file.cascade else (None,):  # every branch
                 _check_decisions(file(images, threshold=bound), fitted)
@@ -149,6 +149,23 @@ def export(
 
     write_file(place, write)
     return DeployedEnsemble.load(place)
+
+
+def _write_pt2(
+    module: EnsembleModule,
+    example: Tensors,
+    other: Tensors | None,
+    meta: Mapping[str, Any],
+    path: Path,
+) -> Callable[[str], None]:
+    """Export the ensemble as a program of torch, as `write_onnx`."""
+    program = export_program(torch.export.export, "torch.export", module, example, other)
+
+    def write(metadata: str) -> None:
+        with quiet():
+            torch.export.save(program, path, extra_files={KEY: metadata})
+
+    return write
 
 
 def probe(example: Inputs, ensemble: Ensemble) -> tuple[list[Inputs], list[Inputs]]:
@@ -183,87 +200,65 @@ def _shorter(example: Inputs, ensemble: Ensemble) -> Inputs | None:
     return cut if _runs(ensemble, cut) else None
 
 
-def check_parity(
-    ask: Ask,
-    ensemble: Ensemble,
-    fitted: Calibration,
-    batches: Sequence[Inputs],
-    tolerance: float,
-    *,
-    strict: bool,
-    cascade: bool,
-) -> float:
-    """The largest difference of a file from the library; more than the tolerance raises an error.
+class Library(NamedTuple):
+    """What the library says, to compare files with."""
 
-    Unless that is strict, a file, which adds up in another order, may differ `ROUNDING` times as much as the library in
-    float32 differs from itself in float64.
-    """
+    ensemble: Ensemble
+    fitted: Calibration
+    cascade: bool
+    exact: bool = False  # the ensemble is in float64
 
-    def difference(ask: Ask, margin: float) -> float:
-        # Confidences may differ as much as probabilities may.
-        return largest_difference(ask, ensemble, fitted, batches, cascade=cascade, margin=max(MARGIN, margin))
+    def tables(self, images: Inputs) -> tuple[Tensor, Tensor]:
+        """The calibrated probabilities of the first base alone, and of all members."""
+        if self.exact:
+            images = map_inputs(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, images)
+        members = self.ensemble.table(images)
+        return scale(members[0], self.fitted.first), scale(average(members), self.fitted.full)
 
-    if (found := difference(ask, tolerance)) < tolerance:
-        return found
-    advice = "update the runtime, or in Python pass a larger tolerance= if you can accept that"
-    if difference(_library(ensemble, fitted, torch.float32), 0.0) > TOLERANCE:
-        advice = "two runs of the library differ too, so switch off what is random in the network, such as dropout"
-    elif not strict:
-        with suppress(*FAILED):  # a network that needs float32
-            exact = _library(copy.deepcopy(ensemble).double(), fitted, torch.float64)
-            tolerance = max(tolerance, min(ROUNDING * difference(exact, ROUGHEST), ROUGHEST))
-        if (found := difference(ask, tolerance)) < tolerance:
+    def ask(self, images: Inputs, threshold: float) -> Array:
+        return second(cascaded(*self.tables(images), threshold)[0]).numpy()
+
+    def check(self, ask: Ask, batches: Sequence[Inputs], tolerance: float, *, strict: bool) -> float:
+        """The largest difference of a file; more than the tolerance raises an error.
+
+        Unless that is strict, a file, which adds up in another order, may differ `ROUNDING` times as much as the
+        library in float32 differs from itself in float64.
+        """
+        if (found := self.difference(ask, batches, tolerance)) < tolerance:
             return found
-    raise ModebridgeError(
-        f"Expected the file's probabilities to be within {tolerance:.3g} of the library's, but got a difference of "
-        f"{found:.3g}, so nothing was written; {advice}."
-    )
+        advice = "update the runtime, or in Python pass a larger tolerance= if you can accept that"
+        if self.difference(self.ask, batches) > TOLERANCE:
+            advice = "two runs of the library differ too, so switch off what is random in the network, such as dropout"
+        elif not strict:
+            with suppress(*FAILED):  # a network that needs float32
+                exact = self._replace(ensemble=copy.deepcopy(self.ensemble).double(), exact=True)
+                tolerance = max(tolerance, min(ROUNDING * self.difference(exact.ask, batches, ROUGHEST), ROUGHEST))
+            if (found := self.difference(ask, batches, tolerance)) < tolerance:
+                return found
+        raise ModebridgeError(
+            f"Expected the file's probabilities to be within {tolerance:.3g} of the library's, but got a difference of "
+            f"{found:.3g}, so nothing was written; {advice}."
+        )
 
+    @torch.no_grad()
+    def difference(self, ask: Ask, batches: Sequence[Inputs], margin: float = MARGIN) -> float:
+        """The largest difference of a probability over all batches and, for a cascade, with a threshold in their midst.
 
-def _library(ensemble: Ensemble, fitted: Calibration, dtype: torch.dtype) -> Ask:
-    """The library, asked like a file."""
-
-    def ask(images: Inputs, threshold: float) -> Array:
-        images = map_inputs(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, images)
-        return second(cascaded(*_tables(ensemble, fitted, images), threshold)[0]).numpy()
-
-    return ask
-
-
-def _tables(ensemble: Ensemble, fitted: Calibration, images: Inputs) -> tuple[Tensor, Tensor]:
-    """The calibrated probabilities of the first base alone, and of all members."""
-    members = ensemble.table(images)
-    return scale(members[0], fitted.first), scale(average(members), fitted.full)
-
-
-@torch.no_grad()
-def largest_difference(
-    ask: Ask,
-    ensemble: Ensemble,
-    fitted: Calibration,
-    batches: Sequence[Inputs],
-    *,
-    cascade: bool,
-    margin: float = MARGIN,
-) -> float:
-    """The largest difference of a probability over all batches and, for a cascade, with a threshold in their midst.
-
-    `ask` maps images and a threshold to probabilities. An image whose confidence is within `margin` of a threshold may
-    go either way, so both predictions are accepted.
-    """
-    worst = 0.0
-    for images in batches:
-        first, full = _tables(ensemble, fitted, images)
-        confidence = confidence_of(first)
-        for threshold in (ALL, *([_between(confidence)] if cascade else [])):
-            output = classes_last(torch.from_numpy(ask(images, threshold)))
-            wanted, _ = cascaded(first, full, threshold)
-            tied = ((confidence - threshold).abs() <= margin).view(-1, *[1] * (first.dim() - 1))
-            accepted = torch.stack([torch.where(tied, one, wanted) for one in (first, full)])
-            differences = (output - accepted).abs().amax(dim=-1).amin(dim=0)
-            # NaN counts as infinity.
-            worst = max(worst, float(differences.nan_to_num(nan=float("inf")).max()))
-    return worst
+        An image whose confidence is within a margin of a threshold may go either way, so both answers are accepted.
+        """
+        worst, margin = 0.0, max(margin, MARGIN)  # confidences may differ as much as probabilities may
+        for images in batches:
+            first, full = self.tables(images)
+            confidence = confidence_of(first)
+            for threshold in (ALL, *([_between(confidence)] if self.cascade else [])):
+                output = classes_last(torch.from_numpy(ask(images, threshold)))
+                wanted, _ = cascaded(first, full, threshold)
+                tied = ((confidence - threshold).abs() <= margin).view(-1, *[1] * (first.dim() - 1))
+                accepted = torch.stack([torch.where(tied, one, wanted) for one in (first, full)])
+                differences = (output - accepted).abs().amax(dim=-1).amin(dim=0)
+                # NaN counts as infinity.
+                worst = max(worst, float(differences.nan_to_num(nan=float("inf")).max()))
+        return worst
 
 
 def _check_decisions(answer: Answer, fitted: Calibration) -> None:

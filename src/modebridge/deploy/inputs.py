@@ -36,9 +36,6 @@ TYPES = ("float32", "int64", "int32", "bool")
 SLACK = 0.1
 """Pixels this far outside of 0 to 1 are noise, those beyond it another range."""
 
-KEY = "modebridge"
-"""The key of the metadata in a file, as JSON."""
-
 ANY = -1
 """In a shape: any length, the same for all inputs of a call."""
 
@@ -62,16 +59,14 @@ def pixel_doubts(pixels: tuple[float, float]) -> list[str]:
     ]
 
 
-def range_doubt(feed: Mapping[str, Array], pixels: tuple[float, float]) -> str:
+def range_doubt(feed: Mapping[str, Array], meta: Mapping[str, Any]) -> str:
     """What to say of images far outside of the range that a file knows; nothing for others."""
-    (table,), (low, high) = feed.values(), pixels
+    (low, high), shape, table = meta.get("pixels", (0, 1)), list(meta.get("image") or []), next(iter(feed.values()))
     least, most = float(table.min(initial=low)), float(table.max(initial=high))
-    if least >= 2 * low - high and most <= 2 * high - low:
+    if shape[:-2] not in ([1], [3]) or (least >= 2 * low - high and most <= 2 * high - low):
         return ""
-    return (
-        f"Images go from {least:.3g} to {most:.3g}, but those of the networks from {low:.3g} to {high:.3g}: scale them "
-        "as in training, bytes by dividing by 255."
-    )
+    wanted = f"but those of the networks from {low:.3g} to {high:.3g}: scale them as in training, bytes by 1/255."
+    return f"Images go from {least:.3g} to {most:.3g}, {wanted}"
 
 
 class Spec(NamedTuple):

@@ -32,6 +32,9 @@ from modebridge.types import Inputs
 FORMAT = 6
 """Version of the format; raised when older readers cannot read newer files."""
 
+KEY = "modebridge"
+"""The key of the JSON in a file."""
+
 LIBRARIES = ("modebridge", "torch", "onnx", "onnxscript", "onnxruntime")
 
 DIGITS = 64

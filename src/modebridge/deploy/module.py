@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import check_batch
-from modebridge.deploy.inputs import KEY, check_example
-from modebridge.ensembles import (
-    AnswerRule,
-    Ensemble,
-    Output,
-    SetRule,
-    average,
-    cascaded,
-    fit_temperature,
-    member_logits,
-    probabilities_of,
-    scale,
-)
-from modebridge.ensembles.forward import EvaluationOnly
+from modebridge.deploy.inputs import check_example
+from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, fit_temperature, scale
+from modebridge.ensembles.forward import EvaluationOnly, average, cascaded, member_logits, probabilities_of
 from modebridge.ensembles.temperature import FLOOR, sampled
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
-from modebridge.nets.quirks import no_fast_path
+from modebridge.nets.quirks import plain_attention
 from modebridge.types import Batches, Inputs
+
+Tensors: TypeAlias = Sequence[Tensor]
 
 
 class Calibration(NamedTuple):
@@ -199,8 +189,8 @@ def export_program(
     exporter: Callable[..., Any],
     called: str,
     module: nn.Module,
-    example: Sequence[Tensor],
-    other: Sequence[Tensor] | None,
+    example: Tensors,
+    other: Tensors | None,
     **options: Any,
 ) -> Any:
     """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`.
@@ -212,7 +202,7 @@ def export_program(
     sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(example, other or example, strict=True)]
     free = [{0, *(axis for axis, (a, b) in enumerate(pairs) if a != b)} for pairs in sizes]
     shapes = (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),)
-    with quiet(), no_fast_path():
+    with quiet(), plain_attention():
         try:
             return exporter(module.eval(), inputs, dynamic_shapes=shapes, **options)
         except Exception as error:
@@ -220,25 +210,8 @@ def export_program(
             while (inner := cause.__cause__ or cause.__context__) is not None:
                 cause = inner
             fix = "use operations that can be exported, without branches on values in tensors"
-            if "Constraints violated" in str(cause):  # the batch size became a constant
+            if "Constraints violated" in str(cause):
                 fix = "use x.shape[0] instead of len(x), and no other constant for the number of images"
             raise ModebridgeError(
                 f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; {fix}."
             ) from error
-
-
-def write_pt2(
-    module: EnsembleModule,
-    example: Sequence[Tensor],
-    other: Sequence[Tensor] | None,
-    meta: Mapping[str, Any],
-    path: Path,
-) -> Callable[[str], None]:
-    """Export the ensemble as a program of torch, as `write_onnx`."""
-    program = export_program(torch.export.export, "torch.export", module, example, other)
-
-    def write(metadata: str) -> None:
-        with quiet():
-            torch.export.save(program, path, extra_files={KEY: metadata})
-
-    return write

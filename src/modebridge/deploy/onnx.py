@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from modebridge.deploy.inputs import ANY, KEY, Spec, output_specs, specs_in
-from modebridge.deploy.module import EnsembleModule, export_program
+from modebridge.deploy.inputs import ANY, Spec, output_specs, specs_in
+from modebridge.deploy.metadata import KEY
+from modebridge.deploy.module import EnsembleModule, Tensors, export_program
 from modebridge.errors import ModebridgeError
 
 Model = Any
@@ -28,8 +29,8 @@ MOST = 2**31 - 2**20
 @torch.no_grad()
 def write_onnx(
     module: EnsembleModule,
-    example: Sequence[Tensor],
-    other: Sequence[Tensor] | None,
+    example: Tensors,
+    other: Tensors | None,
     meta: Mapping[str, Any],
     path: Path,
 ) -> Callable[[str], None]:
@@ -57,7 +58,7 @@ def write_onnx(
     return write
 
 
-def _model(module: nn.Module, example: Sequence[Tensor], other: Sequence[Tensor] | None, **options: Any) -> Model:
+def _model(module: nn.Module, example: Tensors, other: Tensors | None, **options: Any) -> Model:
     from onnx import inliner
 
     # Not optimized: onnxscript removes the addition of any constant below 1e-8 (rule add_0, onnxscript 0.7), such as
@@ -91,9 +92,7 @@ def _values(specs: Mapping[str, Spec], prefix: str = "") -> list[Any]:
     return [helper.make_tensor_value_info(prefix + name, kinds[name], ["batch", *shapes[name]]) for name in specs]
 
 
-def _cascade(
-    module: EnsembleModule, example: Sequence[Tensor], other: Sequence[Tensor] | None, meta: Mapping[str, Any]
-) -> Model:
+def _cascade(module: EnsembleModule, example: Tensors, other: Tensors | None, meta: Mapping[str, Any]) -> Model:
     """A model with one more input, `threshold`: the confidence of the first base below which all members run.
 
     The first base runs on all images. If it is unsure of some, the branch of an `If` gathers these, runs the other

@@ -88,14 +88,18 @@ def find_places(
     containers = dict(_containers(raw, what))
     names = _names(net)
     places, constants = _places(containers, raw, names), set[str]()
-    if not places:
+    if all(place.missing(wanted) for place in places):
         # Perhaps the network is wrapped here (`Logits(net)`, `Sequential(Normalize(), net)`), and not in the file.
         trained = {_bare(name).partition(".")[0] for name in params}
-        constants = {name for name in buffers if _bare(name).partition(".")[0] not in trained}
+        own = {name for name in buffers if _bare(name).partition(".")[0] not in trained}
         names = {name: full for name, full in names.items() if name.partition(".")[0] in trained}
         columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
         shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
-        places = _places(containers, raw, {".".join(name.split(".")[shared:]): full for name, full in names.items()})
+        inner = _places(containers, raw, {".".join(name.split(".")[shared:]): full for name, full in names.items()})
+        # Numbers such as "1.conv1" occur inside of other networks too.
+        whole = any(all(name in own or _counts(name) for name in place.missing(wanted)) for place in inner)
+        if not places or (shared and whole):
+            places, constants = inner, own
     if prefix is not None:
         allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
@@ -206,10 +210,14 @@ def _complete(places: Sequence[Place], wanted: Params, buffers: set[str], consta
             place.tensors |= {name: plain[0].tensors[name] for name in place.missing(wanted)}
         for name in place.missing(wanted):
             # Batch counts as torch does for files older than this buffer.
-            if name in constants or name.endswith("num_batches_tracked"):
+            if name in constants or _counts(name):
                 place.tensors[name] = wanted[name].detach()
         if not place.averaged and place.fits(wanted):
             plain = _distinct([*plain, place])
+
+
+def _counts(name: str) -> bool:
+    return name.endswith("num_batches_tracked")
 
 
 def _distinct(places: Sequence[Place]) -> list[Place]:

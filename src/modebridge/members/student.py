@@ -150,7 +150,7 @@ class StudentMember(OneNetwork, TrainedNetwork):
             (cls().name, ModeMember(0).name, ModeMember(1).name),
             "cascade",
             cls.order(sum(member.of_all for member in cls.of(recipe)) - 0.5),
-            "the distilled network, and two others only for the images that it is least sure of; average cost",
+            "the distilled network, and two others for the images that it is least sure of (the cost is an average)",
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls() in cls.of(recipe) else rows

@@ -37,23 +37,17 @@ _ATTENTION = threading.RLock()
 
 
 @contextmanager
-def no_fast_path() -> Iterator[None]:
-    """Turn off torch's fused layers of transformers, into which neither exporters nor counters can see."""
-    # The switch is global: of two threads here, the last one would restore what the first one had set.
+def plain_attention() -> Iterator[None]:
+    """Turn off fused attention, into which exporters and the counter of matrix products cannot see."""
+    # The switches are global: of two threads here, the last one would restore what the first one had set.
     with _ATTENTION:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            yield
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
-    with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
-        yield
 
 
 def on_copy(
@@ -128,9 +122,7 @@ def check_runs(net: nn.Module, *, values: bool = True) -> None:
     if isinstance(net, nn.DataParallel):
         raise ModebridgeError("Expected a network that runs with other weights, but got DataParallel; pass net.module.")
     if values and any(tensor.is_meta for tensor in net.state_dict().values() if isinstance(tensor, Tensor)):
-        raise ModebridgeError(
-            f"Expected {type(net).__name__} to have values, but is on the meta device; call net.to_empty(device=...)."
-        )
+        raise ModebridgeError("Expected a network with values, but it is on the meta device; build it on another.")
 
 
 def unusual(tensor: Tensor) -> str | None:

@@ -231,5 +231,7 @@ def _provenance(
     for kind, some in trained.items():
         summaries = {name: f" ({meta['summary']})" if "summary" in meta else "" for name, meta in some.items()}
         if some:
-            facts[kind] = ", ".join(f"{name} {meta['bits'][:12]}{summaries[name]}" for name, meta in some.items())
+            facts[f"{kind}, hashes"] = ", ".join(
+                f"{name} {meta['bits'][:12]}{summaries[name]}" for name, meta in some.items()
+            )
     return facts

@@ -87,14 +87,10 @@ def find_device(given: torch.device | str) -> torch.device:
         raise ModebridgeError(
             f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
         ) from error
-    missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
-    if missing.get(device.type):
+    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type)
+    if count is not None and (device.index or 0) >= count:
         raise ModebridgeError(
-            f"Expected a GPU for device '{given}', but torch sees none of that kind here; use 'cpu', or another torch."
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ModebridgeError(
-            f"Expected device to be one of the {torch.cuda.device_count()} GPUs of this machine, but got '{device}'; "
-            "they are counted from cuda:0."
+            f"Expected a GPU for device '{given}', but torch sees {count or 'none'} of that kind here; use 'cpu', or "
+            "another torch or number."
         )
     return device

@@ -82,7 +82,11 @@ def distill(
     one = teachers[0]
     base, first = (net, one) if isinstance(one, Mode) else (one.bases[0], one.first)
     check_loader(train, "train")
-    check_modes(base, [first], 1, "distillation")
+    try:
+        check_modes(base, [first], 1, "distillation")
+    except ModebridgeError as error:
+        hint = "Pass teachers of another architecture as Ensemble(their_net, [mode])."
+        raise ModebridgeError(f"{error} {hint}") from error
     with torch.random.fork_rng(devices=[]):  # a look at the data must not change what loaders draw
         modes = [teacher for teacher in teachers if isinstance(teacher, Mode)]
         network, looked_at = (net, modes) if modes else (base, [first])
