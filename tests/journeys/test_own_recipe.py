@@ -99,7 +99,7 @@ def test_the_best_checkpoint_comes_first_unless_told(tmp_path: Path) -> None:
         answer = invoke("run", "digits", *given, "--modes", tmp_path / "given", "--out", out, *options)
         assert ("First network: b.pt, the best on validation images (NLL " in answer.stderr) == (first == "b.pt")
         assert "split off train" not in answer.output, "the demo's are its own"
-        assert "No better than chance on validation images: a.pt (" in answer.stderr
+        assert "Far behind on validation images: a.pt (" in answer.stderr
         wanted = torch.load(tmp_path / "given" / first, weights_only=True)
         assert torch.equal(RunFolder(out).read("modes/0")[0]["head.weight"], wanted["head.weight"])
         # Again without --modes: as many as were given, though the recipe has four.

@@ -140,6 +140,13 @@ def test_a_perceptron_and_a_wrapped_network():
     assert find_taps(Vectors(), torch.rand(1, 4)).chosen.name == "second"
 
 
+def test_a_sequence_in_a_sequence_is_no_block():
+    """As `Sequential(Normalize(), net)`: the layers of a flat network inside can be read."""
+    flat = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    bare, wrapped = (find_taps(net, torch.rand(1, 1, 8, 8)) for net in (flat, nn.Sequential(nn.Identity(), flat)))
+    assert wrapped.chosen.name == f"1.{bare.chosen.name}"
+
+
 def test_inputs_by_name_and_layers_that_return_tuples():
     seen = find_taps(HuggingFaceStyle(), BY_NAME)
     # Of 16 patches: the embedding; in three layers four projections, a perceptron, two products of attention; a head.

@@ -16,7 +16,7 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run
-from modebridge.training import Engine, distill, fit_bridge
+from modebridge.training import Engine, bridging, distill, fit_bridge
 from modebridge.training.bridging import training_accuracy
 from tests.scenarios import Vectors, blobs, fit_bridges, fit_mode, loader, modes, quick, tiny_net
 
@@ -178,6 +178,15 @@ def test_networks_at_chance_and_results_that_do_not_help_are_said():
         fit_bridge(tiny_net(), trained, data, valid=loader(40, 8, seed=3), config=bad)
     with pytest.warns(UserWarning, match="With the student, the NLL on valid is"):
         distill(tiny_net(), Ensemble(tiny_net(), trained), data, valid=loader(40, 8, seed=3), config=bad)
+
+
+def test_a_network_far_behind_others_is_said(monkeypatch):
+    """Such as one whose file has the classes in another order."""
+    monkeypatch.setattr(bridging, "training_accuracy", lambda *_: ([0.9, 0.3, 0.46], [100] * 10))
+    with pytest.warns(
+        UserWarning, match="Network 2 of 3 is right on only 30% of the training data, another one on 90%"
+    ):
+        bridging.check_chance(tiny_net(), modes(3), [], Engine())
 
 
 def test_a_bridge_that_costs_more_than_its_network_is_said():

@@ -89,15 +89,16 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
 
 
 def checked(setting: Setting, modes: list[Mode], names: Sequence[str], best_first: bool) -> list[Mode]:
-    """The modes, with the best on validation images first; warns about those that are no better than chance."""
+    """The modes, with the best on validation images first; warns about those that are far behind, or at chance."""
     note("Scoring the networks on validation images ...")
     scores = [evaluate(mode, setting.data.valid(), net=setting.net) for mode in modes]
     chance = by_chance(setting.data.labels("valid").bincount().tolist())
+    rates = dict(zip(names, (one.accuracy for one in scores), strict=True))
     low = [
-        f"{name} ({one.accuracy:.0%})" for name, one in zip(names, scores, strict=True) if one.accuracy <= chance < 1
+        f"{name} ({rate:.0%})" for name, rate in rates.items() if rate <= chance < 1 or 2 * rate < max(rates.values())
     ]
     if low:
-        warn(f"No better than chance on validation images: {', '.join(low)}; check the file, and the order of classes.")
+        warn(f"Far behind on validation images: {', '.join(low)}; check the file, and the order of classes.")
     if not best_first:
         return modes
     best = min(range(len(modes)), key=lambda k: scores[k].nll)

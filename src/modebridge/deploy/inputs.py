@@ -150,6 +150,10 @@ def _table(given: Any, name: str, spec: Spec) -> Array:
     sizes = zip(spec.shape, table.shape[1:], strict=False)
     if table.ndim != len(spec.shape) + 1 or any(size not in (ANY, given) for size, given in sizes):
         hint = "resize them" if spec.type == "float32" else "pad or cut them"
+        if table.ndim == len(spec.shape):
+            hint = "pass a batch, as in images[None]"
+        elif len(spec.shape) == 3 and table.ndim == 4 and table.shape[1] != spec.shape[0]:
+            hint = "convert them to as many channels"
         wanted = ", ".join("any length" if size == ANY else str(size) for size in spec.shape)
         raise ModebridgeError(f"Expected {name} of shape (B, {wanted}), but got {table.shape}; {hint}.")
     converted = np.ascontiguousarray(table, dtype=spec.type)

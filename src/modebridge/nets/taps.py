@@ -199,7 +199,7 @@ def _find_blocks(net: nn.Module, watched: ForwardTrace) -> list[str]:
     module of such a class that holds such lists as branches. A stage returns the output of its last block. A block
     that holds lists does not (it adds a shortcut), or at least not every block of its class does.
     """
-    kinds = Counter(type(module) for module in net.modules())
+    kinds = Counter(type(module) for module in net.modules() if module is not net)
     ends: dict[type[nn.Module], bool] = {}
 
     def find(module: nn.Module, prefix: str, stages: Container[type[nn.Module]]) -> list[str]:

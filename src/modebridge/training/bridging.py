@@ -215,13 +215,19 @@ def _fit_all(
 def check_chance(
     net: nn.Module, modes: Sequence[Mode], train: Batches, engine: Engine, what: str = "network"
 ) -> tuple[list[float], float]:
-    """Warn if modes are no better than chance; returns the accuracy of each, and that of chance.
+    """Warn if modes are no better than chance, or far behind others; returns the accuracy of each, and that of chance.
 
     Labels that are predicted so are perhaps no real ones, which imitation does not need.
     """
     accuracies, counts = training_accuracy(net, modes, train, engine)
-    chance = by_chance(counts)
+    chance, best = by_chance(counts), max(accuracies)
     for k, accuracy in enumerate(accuracies, 1):
+        if chance < accuracy < best / 2:
+            warnings.warn(
+                f"{what.capitalize()} {k} of {len(modes)} is right on only {accuracy:.0%} of the training data, "
+                f"another one on {best:.0%}: check its file, and the order of its classes.",
+                stacklevel=3,
+            )
         if accuracy <= chance < 1:
             warnings.warn(
                 f"{what.capitalize()} {k} of {len(modes)} is right on only {accuracy:.0%} of the training data, no "

@@ -97,7 +97,7 @@ def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainCo
     if levels[1] > levels[0]:
         warnings.warn(
             f"{what}, the NLL on valid is {levels[1]:.4f}, and {levels[0]:.4f} with the first network alone; train "
-            "longer, or change the optimizer or the learning rate.",
+            "longer, change the learning rate, or let a bridge read elsewhere (tap=, see modebridge.inspect).",
             stacklevel=3,
         )
 
