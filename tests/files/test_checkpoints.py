@@ -204,7 +204,7 @@ def test_folders(tmp_path):
     assert [mode.id for mode in load_checkpoints(NET, files)] == [OTHER.id, MODE.id]
     assert load_checkpoints(NET, []) == []
     torch.save({"state": {0: {"step": torch.ones(1)}}}, tmp_path / "optimizer.pt")
-    with pytest.raises(ModebridgeError, match=r"optimizer\.pt.*or pass a list of files without it"):
+    with pytest.raises(ModebridgeError, match=r"optimizer\.pt.*or leave that file out"):
         load_checkpoints(NET, tmp_path)
     with pytest.raises(ModebridgeError, match="one path, but got list; load_checkpoints takes"):
         load_checkpoint(NET, files)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import modebridge
-from modebridge.bridges import build_bridge
+from modebridge.bridges import build_bridge, inspect
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, Tapped, find_taps, last_blocks_tap, resnet
 from tests.networks import BY_NAME, HuggingFaceStyle, Hybrid, Sound, made, sounds
@@ -145,6 +145,25 @@ def test_a_sequence_in_a_sequence_is_no_block():
     flat = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     bare, wrapped = (find_taps(net, torch.rand(1, 1, 8, 8)) for net in (flat, nn.Sequential(nn.Identity(), flat)))
     assert wrapped.chosen.name == f"1.{bare.chosen.name}"
+
+
+def test_a_perceptron_reads_the_last_map():
+    """Of a network without blocks, if nothing else fits: the mean of an early map says little."""
+    layers = [
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 2, 1),
+    ]
+    net, image = (
+        nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3)),
+        torch.rand(1, 1, 8, 8),
+    )
+    assert find_taps(net, image).chosen.name == "3"
+    for budget, name in ((0.05, "5"), (0.5, "3")):
+        assert inspect(net, image, budget=budget).chosen.name == name
+        assert build_bridge(net, image, "I", budget=budget, wide=True).taps == (name,)
 
 
 def test_inputs_by_name_and_layers_that_return_tuples():

@@ -49,21 +49,22 @@ def bench_target(target: Path, batches: str, device: str) -> None:
     """Time a run folder, an exported file or a recipe, and print the table."""
     sizes, about, threads = _sizes(batches), machine(), torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # not available on Windows
-    if load > (cores := os.cpu_count() or 1):
-        warn(
-            f"The load average, {load:.1f}, is above {plural(cores, 'core')}, so times and ratios are not reliable; "
-            "repeat this when the machine has less work."
-        )
     if target.suffix in (".onnx", ".pt2"):
         if device == "cuda":
             raise ModebridgeError(f"Expected the CPU for '{target}', where files run, but got cuda; omit --device.")
-        where, rows = "cpu", time_file(DeployedEnsemble.load(target), sizes)
+        where, timed = "cpu", partial(time_file, DeployedEnsemble.load(target), sizes)
     else:
         folder = existing(target, writes=False) if target.is_dir() else None
         recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(target))[0]
         check_recipe(recipe)
         setting = replace(setting_for(recipe, folder=folder), device=device)
-        where, rows = setting.engine.device.type, time_setting(setting, sizes)
+        where, timed = setting.engine.device.type, partial(time_setting, setting, sizes)
+    if load > (cores := os.cpu_count() or 1):
+        warn(
+            f"The load average, {load:.1f}, is above {plural(cores, 'core')}, so times and ratios are not reliable; "
+            "repeat this when the machine has less work."
+        )
+    rows = timed()
     console = Screen()
     record = {"what": str(target), **about, "device": where, "threads": threads, "load": load, "rows": rows}
     if console.print_data(record):

@@ -241,7 +241,7 @@ def _difference(places: Sequence[Place], wanted: Params, containers: Containers,
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
         return (
             f"Expected {what} to hold the weights of {kind}, {some(list(wanted))}, but {got}; check the architecture, "
-            "or pass a list of files without it."
+            "or leave that file out."
         )
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
     missing, different = best.missing(wanted), best.different(wanted)

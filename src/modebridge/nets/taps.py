@@ -84,6 +84,15 @@ class Inspection:
         # Of equal ones the last: the activation after a convolution rather than the convolution itself.
         return min(reversed(outer), key=_distance)
 
+    @property
+    def last_map(self) -> Tap | None:
+        """The last map of a network without blocks, whose mean over places says most; None for other networks."""
+        maps = [
+            tap for tap in self.taps if not tap.inner and tap.layout not in ("vector", "tokens") and not _pooled(tap)
+        ]
+        known = self.preferred is None and not self.chosen.block and self.chosen in maps
+        return maps[-1] if known else None
+
     def tap(self, name: str) -> Tap:
         """The tap called `name`; raises an error with the reason if there is none."""
         for tap in self.taps:
@@ -260,8 +269,11 @@ def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
     return "vector"
 
 
-def _distance(tap: Tap) -> float:
+def _pooled(tap: Tap) -> bool:
     # The axis of the channels; all other axes are positions.
     channels = 0 if tap.layout in ("map", "sequence", "volume") else len(tap.shape) - 1
-    pooled = math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
-    return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if pooled else 0)
+    return math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
+
+
+def _distance(tap: Tap) -> float:
+    return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if _pooled(tap) else 0)
