@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.filterwarnings("ignore")  # these networks learn nothing
+@pytest.mark.slow
 def test_every_row_has_scores(tmp_path, monkeypatch, capsys):
     random = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 8), ("test", 4)):

@@ -59,6 +59,7 @@ def test_two_workers_and_a_kill_end_at_the_bits_of_a_run_in_this_process(tmp_pat
     assert not [place for place in folder.work.iterdir() if place.name != "lock"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_raises_is_named_and_the_others_finish_first() -> None:
     with OnRay(recipe=tiny()) as executor:
         run = Run(tiny(), executor=executor)
