@@ -443,8 +443,7 @@ def main() -> None:
         return
     modes = fit_networks(setting, given.kinds.split(","), given.epochs)
     keep(modes, {})
-    kept = {name: mode for name, mode in modes.items() if name in KINDS}
-    weights = {f"{name}/{key}": tensor.half() for name, mode in kept.items() for key, tensor in mode.state.items()}
+    weights = {f"{name}/{key}": tensor.half() for name, mode in modes.items() for key, tensor in mode.state.items()}
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, given.out / "weights.safetensors")
     finish(modes)
 
