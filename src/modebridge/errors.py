@@ -26,14 +26,18 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     """The known names closest to `name`, as the end of an error message, with its full stop or question mark.
 
     >>> near("layers.21", ["layers.1", "layers.2", "head"])
-    'did you mean layers.2 or layers.1?'
+    'did you mean layers.1 or layers.2?'
+    >>> near("mode0", ["mode-0", "mode-1"])
+    'did you mean mode-0?'
     >>> near("xyz", ["one", "two"]), near("xyz", [])
     ('choose one of one, two.', 'there are none.')
     """
     names = list(known)
     if not names:
         return "there are none."
-    close = difflib.get_close_matches(name, names, n=most, cutoff=0.4)
+    ratios = {one: difflib.SequenceMatcher(None, name, one).ratio() for one in names}
+    best = max(ratios.values())
+    close = [one for one, ratio in ratios.items() if ratio > best - 0.1][:most] if best >= 0.4 else []
     if not close and len(names) == 1:
         return f"use {names[0]}."
     if not close:

@@ -17,9 +17,7 @@ from modebridge import DeployedEnsemble
 ROOT = Path(__file__).parents[2]
 PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"), run_name="published")
 FOLDERS = sorted(file.parent for file in (ROOT / "results").glob("*/rows.safetensors"))
-PAGES = ("README.md", "docs/results.md", "docs/frontier.md", "docs/which.md", "docs/comparison.md", "docs/faq.md")
-PAGES += ("docs/results/cifar10.md", "docs/results/cifar10-batch-norm.md", "docs/results/tiny-imagenet.md")
-PAGES += ("docs/results/default.md", "docs/results/paper.md", "docs/researchers.md", "docs/segmentation.md")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 NUMBER = r"([+-]?\d*\.?\d+)"
 INTERVAL = re.compile(rf"{NUMBER}(?: %)?\s+\[{NUMBER}\s+to\s+{NUMBER}\]")
@@ -65,10 +63,10 @@ def test_pages_have_only_figures_of_results():
     known = known_figures()
     unknown = {}
     for page in PAGES:
-        for figure, unit in with_intervals((ROOT / page).read_text()):
+        for figure, unit in with_intervals(page.read_text()):
             # One unit of the last digit apart: stored numbers are rounded.
             if not any(all(abs(a - b) < 1.01 * unit for a, b in zip(figure, one, strict=True)) for one in known):
-                unknown.setdefault(page, []).append(figure)
+                unknown.setdefault(page.name, []).append(figure)
     assert unknown == {}
 
 

@@ -75,7 +75,7 @@ def test_good_images_are_answered_and_bad_ones_named(made, monkeypatch):
     for name, words in (
         ("bad", "an image file, but got 12 bytes"),
         ("pipe", "an image file, or a folder of images"),
-        ("link", "an image to read, but got 'No such file"),
+        ("link", "an image to read, but it does not exist"),
         ("long", "an image to read, but got 'File name too long"),
     ):
         assert f"{name}.png: Expected {words}" in answer.stderr
@@ -118,7 +118,7 @@ def test_wrong_wishes(made):
     root, _, _ = made
     for more, message in (
         (("--threshold", "0.5", "--average-cost", "1.1"), "--threshold or --average-cost, but got both; give one."),
-        (("--threshold", "nan"), "Expected --threshold to be at least 0"),
+        (("--threshold", "nan"), "Expected --threshold to be a probability"),
         (
             ("--average-cost", "0.5", "--members", "mode-0,I-0-1-small"),
             "that of the first network, but got 0.5",

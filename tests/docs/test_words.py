@@ -43,9 +43,9 @@ WORDS = re.compile(
 
 
 def prose(file: Path) -> Iterator[str]:
-    """A page, or the comments and strings of a program, without names."""
+    """A page, or the comments and strings of a program, without names and titles of works."""
     if file.suffix != ".py":
-        yield re.sub(r"`[^`]*`", "", file.read_text())
+        yield re.sub(r"`[^`]*`|\[\*[^*]*\*\]", "", file.read_text())
         return
     with file.open("rb") as lines:
         for token in tokenize.tokenize(lines.readline):

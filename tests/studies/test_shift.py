@@ -26,7 +26,7 @@ from tests.runs.small import tiny
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """One figure is enough for all tests."""
-    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
+    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given, **options: "")
 
 
 @pytest.fixture(scope="module")

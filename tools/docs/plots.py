@@ -27,19 +27,25 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
         {
             NETWORKS: [" + ".join(f"mode-{k}" for k in range(m)) for m in (1, 2, 3)],
             "one network + heads": ["mode-0 + heads-0-others-small"],
-            "one network trained with CutMix": ["cutmix-a"],
-            "CutMix network + 1 head that imitates a plain one": ["cutmix-a + cutmix-a>plain, 160 epochs"],
             "distilled network": ["distilled-0"],
             "cascade of two networks": ["DE-2 cascade x1.15"],
-            "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
+            "one network trained with CutMix": ["cutmix-a", "cutmix-b"],
         },
     ),
-    "Tiny ImageNet": (
+    "CIFAR-10, batch norm": (
+        "cifar10-bn-designs",
+        {
+            NETWORKS: ["plain", "plain + plain-b"],
+            "one network + heads": ["plain + plain>plain-b"],
+            "cascade of two networks": ["plain + plain-b @1.15"],
+            "one network trained with CutMix": ["cutmix-a"],
+        },
+    ),
+    "Tiny ImageNet, FRN": (
         "tin200-frn",
         {
             NETWORKS: ["mode-0", "mode-0 + mode-1"],
             "one network + heads": ["mode-0 + default-cutmix"],
-            "one network + the paper's bridge": ["mode-0 + I-0-1-small"],
         },
     ),
 }
@@ -47,23 +53,21 @@ DATA: dict[str, tuple[str, dict[str, list[str]]]] = {
 STYLES = {
     NETWORKS: (GRAY, "o"),
     "one network + heads": LOOKS["with heads"],
-    "one network trained with CutMix": (GRAY, "*"),
-    "CutMix network + 1 head that imitates a plain one": (LOOKS["with heads"][0], "*"),
     "distilled network": LOOKS["distilled"],
     "cascade of two networks": LOOKS["cascade"],
-    "one network + the paper's bridge": LOOKS["with type I bridges"],
+    "one network trained with CutMix": (GRAY, "*"),
 }
 """The color and marker of each kind, those of every report."""
 
 
 @styled
 def cost_plot(narrow: bool = False) -> str:
-    """NLL and accuracy against cost on two data sets."""
-    figure, axes = axes_of(4, 1, 8.6, NARROW) if narrow else axes_of(2, 2, 4.6)
+    """NLL and accuracy against cost."""
+    figure, axes = axes_of(2 * len(DATA), 1, 12.0, NARROW) if narrow else axes_of(2, len(DATA), 4.6)
     for column, (title, (folder, rows)) in enumerate(DATA.items()):
         known = {row["name"]: row for row in _rows(folder)}
         for line, (score, label, scale) in enumerate((("nll", "NLL", 1), ("accuracy", "accuracy, %", 100))):
-            axis = axes[2 * column + line if narrow else 2 * line + column]
+            axis = axes[2 * column + line if narrow else len(DATA) * line + column]
             for kind, names in rows.items():
                 points: list[Any] = [known[name] for name in names]
                 xs, ys = [one["flops"] for one in points], [scale * one[score] for one in points]

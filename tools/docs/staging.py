@@ -4,7 +4,7 @@ Pages are plain Markdown that can be read on GitHub. Three things are filled in 
 
     ![words](figures/x.svg)                    the drawing itself, which then takes the colors of the theme, and
                                                x-narrow.svg for phones, if there is one
-    <!-- readme table -->                      the first table of README.md
+    <!-- readme: What you get -->              that section of README.md, without its heading
     <!-- source: modebridge.curves:name -->    the code of a function or method, without its docstring
 """
 
@@ -77,8 +77,8 @@ class _Stage:
             kind = "drawing plot" if "(plots/" in match[0] or "/plots/" in match[0] else "drawing"
             return f'<div class="{kind}">{inner}</div>\n'
 
+        text = re.sub(r"<!-- readme: (.+?) -->", lambda match: _readme_section(match[1]), text)
         text = DRAWINGS.sub(drawings, text)
-        text = re.sub(r"<!-- readme table -->", lambda _: _readme_table(), text)
         return re.sub(r"<!-- source: ([\w.]+):([\w.]+) -->", lambda m: _source(m[1], m[2]), text)
 
     def _linked(self, text: str, folder: Path, page: Path) -> str:
@@ -88,10 +88,8 @@ class _Stage:
             address, mark, anchor = match[2].partition("#")
             if not address or re.match(r"[a-z]+:", address):
                 return match[0]
-            # A table from README.md has links as they are written there.
-            paths = [Path(os.path.normpath(base / address)) for base in (folder, ROOT)]
-            path = next((path for path in paths if path in self._given or path.exists()), None)
-            if path is None:
+            path = Path(os.path.normpath(folder / address))
+            if path not in self._given and not path.exists():
                 return match[0]  # the build reports it
             if path == ROOT / "README.md":
                 path = ROOT / "docs" / "index.md"
@@ -141,12 +139,12 @@ def _inlined(path: Path, words: str) -> str:
     return "".join(parts)
 
 
-def _readme_table() -> str:
-    readme = (ROOT / "README.md").read_text()
-    table = re.search(r"^\|.*\n\|[-:| ]+\n(?:\|.*\n)+", readme, re.MULTILINE)
-    if table is None:
-        raise ValueError("Expected README.md to have a table, but got none.")
-    return table[0]
+def _readme_section(heading: str) -> str:
+    """A section of README.md with its links as a page of docs/ has them."""
+    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text(), re.M | re.S)
+    if section is None:
+        raise ValueError(f"Expected README.md to have the section '{heading}', but it does not.")
+    return section[1].strip().replace("](docs/", "](")
 
 
 def _source(module: str, name: str) -> str:

@@ -212,7 +212,13 @@ def cost(
     settings: Settings = None,
     paper: Annotated[bool, typer.Option("--paper", help="Also show costs as counted in the paper.")] = False,
 ) -> None:
-    """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
+    """Count FLOPs and parameters of networks, bridges and ensembles, without training.
+
+    ```sh
+    modebridge cost runs/digits
+    modebridge cost cifar10 --paper
+    ```
+    """
     from modebridge.cli import run as runs, show
 
     show.show_cost(runs.chosen(runs.RunOptions(recipe, settings=settings))[0], paper=paper)
@@ -225,7 +231,12 @@ def report(
         Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")
     ] = None,
 ) -> None:
-    """Write the page of a run folder again; needs neither the data set nor a GPU."""
+    """Write the page of a run folder again; needs neither the data set nor a GPU.
+
+    ```sh
+    modebridge report runs/digits
+    ```
+    """
     from modebridge.cli import show
 
     show.report_run(folder, out)

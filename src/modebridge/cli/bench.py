@@ -69,15 +69,20 @@ def bench_target(target: Path, batches: str, device: str) -> None:
     record = {"what": str(target), **about, "device": where, "threads": threads, "load": load, "rows": rows}
     if console.print_data(record):
         return
-    table = plain_table("", "backend", "batch", "ms", "images/s", "time", "cost", text=(0, 1))
+    ratios = {"time": "relative_time", "cost": "relative_flops"}
+    if rows[0]["relative_time"] is None:  # a file of one thing to time
+        del ratios["time"]
+    table = plain_table("", "backend", "batch", "ms", "images/s", *ratios, text=(0, 1))
     for row in rows:
-        cells = [row["backend"], str(row["batch"]), f"{1e3 * row['seconds']:.4g}", f"{row['images_per_second']:,.0f}"]
-        cells += ["" if row[name] is None else f"x{row[name]:.3f}" for name in ("relative_time", "relative_flops")]
-        table.add_row(row["name"], *cells)
+        cells = [row["backend"], str(row["batch"]), f"{1e3 * row['seconds']:.3f}", f"{row['images_per_second']:,.0f}"]
+        table.add_row(row["name"], *cells, *(f"x{row[name]:.3f}" for name in ratios.values()))
     console.print(table)
+    relative = (
+        "time: the median over rounds of the ratio to one network in the same round, which need not be the ratio "
+    )
     console.print(
-        "ms: the median of all rounds. time: the median over rounds of the ratio to one network in the same round, "
-        "which need not be the ratio of the ms. Cost: multiply-adds, in multiples of one network. "
+        f"ms: the median of all rounds. {relative + 'of the ms. ' if 'time' in ratios else ''}"
+        "cost: multiply-adds, in multiples of one network. "
         f"{about['machine']}; on {where}, {plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
         style="dim",
     )

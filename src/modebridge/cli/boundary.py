@@ -89,6 +89,8 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "modebridge"
         sentence = message().rstrip(".")
+        if not sentence:  # no verb: the help was printed
+            return int(wrong)
         return _report(f"{sentence}{'' if sentence.endswith('?') else '.'} See `{path} --help`.", int(wrong))
     if isinstance(error, OSError):
         return _report(_about_file(error), MISTAKE)

@@ -84,6 +84,7 @@ def export(
     from modebridge.cli.show import in_words, naming_damage
     from modebridge.deploy import export as export_ensemble
     from modebridge.deploy.deployed import check_format
+    from modebridge.deploy.inputs import pixel_doubts
     from modebridge.runs import ensemble_of, existing
     from modebridge.runs.plan import doubts
 
@@ -91,8 +92,8 @@ def export(
     check_format(file)
     if threshold is not None and average_cost is not None:
         raise ModebridgeError("Expected --threshold or --average-cost, but got both; give one.")
-    if threshold is not None and not threshold >= 0:
-        raise ModebridgeError(f"Expected --threshold to be at least 0, but got {threshold}; raise it.")
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ModebridgeError(f"Expected --threshold to be a probability, from 0 to 1, but got {threshold}; change it.")
     run, names, replaced = existing(folder), listed("--members", members), file.is_file()
     note("Reading members and fitting temperatures ...")
     with naming_damage(run):
@@ -130,6 +131,8 @@ def export(
         )
     images = plural(meta["parity"]["images"], "image")
     console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
+    if pixel_doubts(meta["pixels"]):  # said when it was exported
+        return
     shape = meta["image"] or ()
     use = f"classify images{', or --examples' if _examples(done.path, shape) else ''}"
     console.next_steps(
@@ -203,7 +206,12 @@ def predict(
                 batch.append((image, from_path(image, shape)))
             except (ModebridgeError, OSError) as error:
                 bad += 1
-                system = f"Expected an image to read, but got '{getattr(error, 'strerror', error)}'; check the path."
+                got = (
+                    "it does not exist"
+                    if isinstance(error, FileNotFoundError)
+                    else f"got '{getattr(error, 'strerror', error)}'"
+                )
+                system = f"Expected an image to read, but {got}; check the path."
                 # Not wrapped: a program may read it.
                 say(f"{image}: {system if isinstance(error, OSError) else error}", fold=False)
         pixels = np.array([one for _, one in batch], np.float32).reshape(-1, *shape)
@@ -212,6 +220,7 @@ def predict(
                 console.print(json.dumps({"file": str(image), **record}), soft_wrap=True)
             texts = {"used": str(record["used"]), "sets": ", ".join(record.get("set", ()))}
             texts["answered"] = "yes" if record.get("answered") else "no"
+            texts |= {"mutual_information": "-"} if record["used"] == 1 else {}
             cells = [texts[name] if name in texts else f"{record[name]:.4f}" for name in shown]
             table.add_row(image.name if unique else here(image), record["class"], *cells)
     if table.row_count and not OPTIONS.json:

@@ -96,7 +96,7 @@ def show_cost(recipe: Recipe, *, paper: bool) -> None:
     table = plain_table(f"{recipe.name}{norm}", "M multiply-adds", "M params", "cost", "params", *extra)
     for record in records:
         millions = [record[key] / 1e6 for key in ("flops", "params")]
-        cells = [f"{one:,.1f}" if one >= 100 else f"{one:.3g}" for one in millions]
+        cells = [f"{one:,.2f}" for one in millions]
         keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
         table.add_row(record["name"], *cells, *(f"x{record[key]:.3f}" if key in record else "" for key in keys))
     console.print(table)

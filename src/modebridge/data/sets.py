@@ -184,8 +184,8 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
                 first, last = (_cifar_set(some, classes, count) for some, count in zip(files, _COUNTS, strict=True))
                 return first, last
     raise ModebridgeError(
-        f"Expected CIFAR-{classes} in '{folder}', but got neither '{test}.bin' nor '{test}'; pass the folder that "
-        f"contains {' or '.join(folders)} (--data DIR)."
+        f"Expected CIFAR-{classes} in '{folder}', but got neither '{test}.bin' nor '{test}'; download it from "
+        f"https://www.cs.toronto.edu/~kriz/cifar.html and pass the folder of {' or '.join(folders)} (--data DIR)."
     )
 
 

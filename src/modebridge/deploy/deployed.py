@@ -219,9 +219,8 @@ def check_format(path: Path | str, *names: str) -> Path:
         )
     place = Path(path)
     if place.suffix not in (".onnx", ".pt2"):
-        raise ModebridgeError(
-            f"Expected a file ending in .onnx or .pt2, but got '{place}'; the suffix is that of its format."
-        )
+        hint = "`modebridge export DIR FILE.onnx` makes one" if place.is_dir() else "the suffix is that of its format"
+        raise ModebridgeError(f"Expected a file ending in .onnx or .pt2, but got '{place}'; {hint}.")
     names = (names or ("onnx", "onnxscript", "onnxruntime")) if place.suffix == ".onnx" else ()
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     with needed(f"{', '.join(names)} for .onnx files", "onnx"):

@@ -107,7 +107,12 @@ def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> St
     server = _Server(file, config or ServeConfig())
 
     async def refused(request: Request, error: Any) -> Response:
-        return JSONResponse({"detail": error.detail}, error.status_code)
+        detail = (
+            "Expected POST /predict with an image, or GET /health or /info."
+            if error.status_code in (404, 405)
+            else None
+        )
+        return JSONResponse({"detail": detail or error.detail}, error.status_code)
 
     routes = [
         Route("/predict", server.predict, methods=["POST"]),

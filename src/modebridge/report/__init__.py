@@ -1,6 +1,7 @@
 """Tables, figures and the report page, from plain data."""
 
 from modebridge.report.figures import (
+    colors_of as colors_of,
     cost_figure as cost_figure,
     dots_figure as dots_figure,
     lines_figure as lines_figure,

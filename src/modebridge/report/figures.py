@@ -233,7 +233,7 @@ def bars_figure(
             named = row == count - 1 or len(classes) > len(kept)
             axis.set_xticks(range(len(kept)), [classes[c] for c in kept] if named else [""] * len(kept))
             axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
-            axis.set(ylim=(0, 1), yticks=[0, 0.5, 1])
+            axis.set(ylim=(0, 1), yticks=[0, 0.5, 1], xlabel="class" if row == count - 1 else "")
     return svg_of(figure)
 
 

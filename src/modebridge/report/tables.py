@@ -27,7 +27,7 @@ TERMS = {
     "T": "temperature fitted on the validation split; above 1 it makes predictions less confident, below 1 more",
     "R2": "share of the variance of the target's probabilities that is explained; higher is better",
     "KL": "Kullback-Leibler divergence from the target's prediction, in nats; lower is better",
-    "training": "training cost in epochs of one network",
+    "training": "epochs of one network for all that a row is built from; running a frozen network counts a third",
     "AUROC": "area under the ROC curve; 0.5 is chance, 1 is perfect",
     "AURC": "mean error, in percent, over all shares of images answered, the most confident first; lower is better",
     "E-AURC": "AURC minus that of the best order, in which all errors come last",

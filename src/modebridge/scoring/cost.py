@@ -143,7 +143,8 @@ def _check_frn(base: nn.Module, *bodies: nn.Module) -> None:
         if others or (module is base and not norms):
             raise ModebridgeError(
                 f"Expected networks with filter response norm, to which the paper's counting was fitted, but got "
-                f"{others[0] if others else 'none'} in {type(module).__name__}; leave out the paper's counting."
+                f"{others[0] if others else 'none'} in {type(module).__name__}; leave out the paper's counting, or "
+                "count one of the paper's recipes, such as cifar10."
             )
 
 

@@ -16,7 +16,7 @@ from modebridge.members import ArtefactData, Made, Member, Parents, Setting, mem
 from modebridge.recipes import known_others
 from modebridge.recipes.data import BATCH
 from modebridge.recipes.shifted import CORRUPTED, SEVERITIES, STRENGTHS, label_of, tables_of
-from modebridge.report import Cell, Column, StudyTable, lines_figure
+from modebridge.report import Cell, Column, StudyTable, colors_of, lines_figure
 from modebridge.runs import Run
 from modebridge.runs.logits import MemberLogits, predict, with_reads
 from modebridge.scoring import LogitTable, auroc
@@ -107,10 +107,11 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
     clean, corrupted, labels = tables["clean"], tables_of(CORRUPTED), [label_of(name) for name in sets]
     steps = {"clean": ["clean"], **{str(k): corrupted[k - 1 :: len(SEVERITIES)] for k in SEVERITIES}, "mean": corrupted}
     cells: dict[str, dict[str, dict[str, Cell]]] = {score.name: {} for score in SCORES}
+    # Like temperatures, the threshold of a cascade is that of clean images.
+    limits = {row: None if row.average_cost is None else clean.threshold(row.members, row.average_cost) for row in rows}
+    rows.sort(key=lambda row: clean.score(row.members, threshold=limits[row]).cost.relative_flops)
     for row in rows:
-        # Like temperatures, the threshold of a cascade is that of clean images.
-        limit = None if row.average_cost is None else clean.threshold(row.members, row.average_cost)
-        scored = {}
+        limit, scored = limits[row], {}
         for name in ["clean", *corrupted]:
             found = tables[name].score(row.members, threshold=limit)
             scored[name] = score_cells(found) | {"coverage": 100 * found.coverage, "set size": found.set_size}
@@ -120,24 +121,25 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable],
         sure = {name: tables[name].calibrated(row.members, threshold=limit).amax(dim=1) for name in ["clean", *labels]}
         cells["AUROC"][row.name] = {label: Cell(auroc(sure["clean"], sure[label])) for label in labels}
     low, high = run.setting.shifted.span
-    note = (
-        f"{len(clean.test_labels):,} test images, black as {low:.2f} and white as {high:.2f}, averaged over "
-        f"{', '.join(STRENGTHS)} (Hendrycks and Dietterich, 2019), calibrated on clean validation images; AUROC of the "
-        "top probability. Sets are fitted for a coverage of 90 % on clean validation images too: what they promise "
-        "holds for images like these, not for corrupted ones."
-    )
+    notes = {
+        "NLL": f"{len(clean.test_labels):,} test images, black as {low:.2f} and white as {high:.2f}, averaged over "
+        f"{', '.join(STRENGTHS)} (Hendrycks and Dietterich, 2019), calibrated on clean validation images. The figure "
+        "has one and two networks, and of every other kind the row that costs most.",
+        "coverage": "Of sets that are fitted for a coverage of 90 % on clean validation images: what they promise "
+        "holds for images like these, not for corrupted ones.",
+        "AUROC": "Of the top probability.",
+    }
     results: list[StudyTable] = []
     for one in SCORES:
-        title, names = ("against other images", labels) if one.name == "AUROC" else ("by severity", list(steps))
-        columns = tuple(replace(one, name=name) for name in names)
-        notes = () if results else (note,)
-        results.append(StudyTable(f"{one.name} {title}, {run.recipe.name}", columns, cells[one.name], notes))
-    # One and two networks, and the last row of every family.
-    last = {row.family: row for row in rows}
-    chosen = [row.name for row in rows if row.role in ("one", "two") or row is last[row.family]]
+        kind, names = ("against other images", labels) if one.name == "AUROC" else ("by severity", list(steps))
+        columns, title = tuple(replace(one, name=name) for name in names), f"{one.name} {kind}, {run.recipe.name}"
+        said = (notes[one.name],) if one.name in notes else ()
+        results.append(StudyTable(title[0].upper() + title[1:], columns, cells[one.name], said))
+    last = {row.family: row for row in rows if row.family != rows[0].family}
+    chosen = [row.name for row in rows if row.role in ("one", "two") or row in last.values()]
     xs = [0.0, *map(float, SEVERITIES)]
     panels = [
-        (score, {row: (xs, [cells[score][row][step].mean for step in steps if step != "mean"]) for row in chosen})
-        for score in ("ACC", "NLL")
+        (title, {row: (xs, [cells[score][row][step].mean for step in steps if step != "mean"]) for row in chosen})
+        for score, title in (("ACC", "accuracy, %"), ("NLL", "NLL"))
     ]
-    return results, lines_figure("severity, 0: clean images", panels)
+    return results, lines_figure("severity, 0: clean images", panels, colors=colors_of(rows))

@@ -90,7 +90,7 @@ def find_device(given: torch.device | str) -> torch.device:
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(device.type)
     if count is not None and (device.index or 0) >= count:
         raise ModebridgeError(
-            f"Expected a GPU for device '{given}', but torch sees {count or 'none'} of that kind here; use 'cpu', or "
-            "another torch or number."
+            f"Expected a GPU for device '{given}', but torch sees {count or 'none'} of that kind here; use "
+            f"{'a lower number' if count else 'cpu, or install a build of torch for your GPU'}."
         )
     return device
