@@ -146,7 +146,8 @@ class ModeMember(OneNetwork, TrainedNetwork):
                 tuple(names[:m]),
                 "cascade",
                 (1, 3, m),
-                f"one network, and {m - 1} more only for the images that it is least sure of (the cost is an average)",
+                f"one network, and {'another' if m == 2 else f'{m - 1} others'} only for images that it is least sure "
+                "of (the cost is an average)",
                 "cascade" if m == 2 else "",
                 average_cost=cost,
             )

@@ -22,7 +22,7 @@ from modebridge.report.figures import (
     reliability_figure,
     risk_figure,
 )
-from modebridge.report.tables import COLUMNS, DECISIONS, TERMS, StudyTable, decisions_table, dee_cells
+from modebridge.report.tables import DECISIONS, TERMS, StudyTable, decisions_table, dee_cells
 from modebridge.report.verdict import networks_alone, short_rows, verdict
 from modebridge.scoring import FEW, CurvePoint, LogitTable, Row, correspondence
 from modebridge.training import Epoch
@@ -108,6 +108,7 @@ def page(data: PageData) -> str:
         top_on_phones=cost_figure(data.rows, narrow=True),
         flags={row.name: _flags(row) for row in data.rows},
         contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
+        columns=_columns(data),
         summary=verdict(data.rows, data.answers.guess_nll, list(alone.values())),
         best=best_for_cost(data.rows),
         decisions=decisions_table(data.rows),
@@ -129,11 +130,16 @@ def _flags(row: Row) -> str:
     return f"--members {','.join(row.members)}{threshold}"
 
 
+def _columns(data: PageData) -> list[str]:
+    """The columns of the results table."""
+    scores = ["", "cost", "ACC %", "NLL", f"minus {data.rows[0].name}", "ECE", "DEE", "params"]
+    return [*scores, "training, epochs"] if data.training else scores
+
+
 def _terms(data: PageData) -> dict[str, str]:
     """What the terms of the page mean."""
     columns = [*DECISIONS, *(column for study in data.studies for table in study.tables for column in table.columns)]
-    used = {"training"} if data.training else set()
-    used |= {*(name.removesuffix(" %") for name in COLUMNS), *(column.name for column in columns)}
+    used = {name.removesuffix(" %").partition(",")[0] for name in _columns(data)} | {column.name for column in columns}
     used |= {"R2", "KL"} if data.heads.imitators or data.bridges.imitators else set()
     known = {", ".join(name for name in names.split(", ") if name in used): text for names, text in TERMS.items()}
     return {names: text for names, text in known.items() if names}
