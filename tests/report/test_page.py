@@ -103,8 +103,8 @@ def test_the_page_of_heads_needs_no_curve(tmp_path: Path) -> None:
     assert list(data.heads.imitators) == ["head 1", "head 2"]
     assert list(data.heads.targets) == ["mode 0", "mode 1", "mode 2"]
     terms = re.findall("<dt>([^<]+)</dt>", text.partition("What the terms mean")[2].partition("</details>")[0])
-    assert {"params", "training", "Brier", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
-    assert not {"T", "AUROC"} & {*terms}
+    assert {"params", "training", "ECE", "R2", "KL", "set size"} < {*terms}, "those of the page, and no others"
+    assert not {"T", "AUROC", "Brier"} & {*terms}
     costs = [row.scores.cost.relative_flops for row in data.rows]
     assert costs == sorted(costs)
     said = "<dt>distilled network</dt><dd>one more network, trained to predict the mean of all: "
