@@ -36,8 +36,8 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     if not names:
         return "there are none."
     ratios = {one: difflib.SequenceMatcher(None, name, one).ratio() for one in names}
-    best = max(ratios.values())
-    close = [one for one, ratio in ratios.items() if ratio > best - 0.1][:most] if best >= 0.4 else []
+    least = max(0.4, max(ratios.values()) - 0.15)
+    close = sorted((one for one in names if ratios[one] >= least), key=lambda one: -ratios[one])[:most]
     if not close and len(names) == 1:
         return f"use {names[0]}."
     if not close:

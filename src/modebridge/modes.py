@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.batches import check_batch
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, some
 from modebridge.nets import check_given, check_ties, frozen_copy, run
 from modebridge.nets.quirks import check_weights
 from modebridge.types import Batches, Params
@@ -169,6 +169,12 @@ def to_mode(net: nn.Module, given: Trained) -> Mode:
         check_given(net, given)
         return Mode.from_module(given)
     if isinstance(given, Mapping):
+        inner = [str(name) for name, value in given.items() if isinstance(value, Mapping)]
+        if inner and not any(isinstance(value, Tensor) for value in given.values()):
+            raise ModebridgeError(
+                f"Expected a state dict, but got a checkpoint with {some(inner)}; pass checkpoint['{inner[0]}'], or "
+                "the path of its file."
+            )
         return Mode.from_state_dict(net, given)
     if isinstance(given, str | PathLike):
         from modebridge.files import load_checkpoint
@@ -180,11 +186,10 @@ def to_mode(net: nn.Module, given: Trained) -> Mode:
     )
 
 
-def check_net(net: object) -> None:
+def check_net(net: object, name: str = "net") -> None:
     if not isinstance(net, nn.Module):
-        raise ModebridgeError(
-            f"Expected net to be a torch.nn.Module, but got {type(net).__name__}; pass the network first, then modes."
-        )
+        hint = "pass the network first, then modes" if name == "net" else "pass a network"
+        raise ModebridgeError(f"Expected {name} to be a torch.nn.Module, but got {type(net).__name__}; {hint}.")
 
 
 def to_modes(net: nn.Module, given: object) -> Any:

@@ -290,6 +290,15 @@ def test_convolutions_without_a_bias(tmp_path):
     np.testing.assert_allclose(file(x).probabilities, own(x).numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_normalization_as_a_layer(tmp_path, suffix):
+    """As the README recommends; torchvision's first version of it branches on a value."""
+    normalize = torchvision.transforms.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    own = alone(nn.Sequential(normalize, nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)))
+    file, x = export(own, tmp_path / f"net{suffix}", torch.rand(2, 3, 6, 6)), torch.rand(3, 3, 6, 6)
+    np.testing.assert_allclose(file(x).probabilities, own(x).numpy(), atol=1e-6)
+
+
 def test_a_network_with_state_that_is_no_tensor(tmp_path):
     nets = [Scaled().eval() for _ in range(2)]
     own = Ensemble(nets[0], [Mode.from_module(net) for net in nets])

@@ -181,6 +181,8 @@ def test_pixels_are_scaled_and_resized():
     np.testing.assert_allclose(found, COLOR.transpose(2, 0, 1) / 255.0, rtol=1e-6)
     flat = np.full((50, 20, 3), 51, dtype=np.uint8)
     np.testing.assert_allclose(from_bytes(png(flat), (3, 8, 8)), np.full((3, 8, 8), 0.2), rtol=1e-6)
+    wide = np.concatenate([np.zeros_like(COLOR), COLOR, np.zeros_like(COLOR)], axis=1)  # its middle, not squeezed
+    np.testing.assert_allclose(from_bytes(png(wide), (3, 4, 6)), found, rtol=1e-6)
 
 
 def test_what_is_no_image_is_a_sentence():
@@ -228,7 +230,8 @@ def test_every_mode_is_read_as_pillow_converts_it(mode):
         exif, buffer = Image.Exif(), io.BytesIO()
         exif[0x0112] = turn
         Image.fromarray(COLOR).convert(mode).save(buffer, "TIFF", exif=exif)
-        turned = ImageOps.exif_transpose(Image.open(buffer)).convert(target).resize((6, 4), Image.Resampling.BILINEAR)
+        turned = ImageOps.exif_transpose(Image.open(buffer)).convert(target)
+        turned = ImageOps.fit(turned, (6, 4), Image.Resampling.BILINEAR)
         expected = np.asarray(turned, dtype=np.float32).reshape(4, 6, -1).transpose(2, 0, 1) / 255.0
         np.testing.assert_array_equal(from_bytes(buffer.getvalue(), expected.shape), expected)
 

@@ -100,7 +100,7 @@ def test_health_info_and_other_paths(client, file):
     assert (client.get("/health").status_code, client.get("/health").text) == (200, "ok")
     assert client.get("/info").json()["model"] == file.meta
     assert client.get("/predict").status_code == 405
-    assert client.get("/nothing").json() == {"detail": "Not Found"}
+    assert client.get("/nothing").json() == {"detail": "Expected POST /predict with an image, or GET /health or /info."}
 
 
 @pytest.fixture

@@ -202,7 +202,6 @@ def test_folders(tmp_path):
     assert [mode.id for mode in load_checkpoints(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id, OTHER.id]
     files = [str(tmp_path / "10.ckpt"), tmp_path / "2.pt"]
     assert [mode.id for mode in load_checkpoints(NET, files)] == [OTHER.id, MODE.id]
-    assert load_checkpoints(NET, []) == []
     torch.save({"state": {0: {"step": torch.ones(1)}}}, tmp_path / "optimizer.pt")
     with pytest.raises(ModebridgeError, match=r"optimizer\.pt.*or leave that file out"):
         load_checkpoints(NET, tmp_path)

@@ -48,7 +48,7 @@ DIFFERENT = {
     "'0.weight' is (6, 4) in the file and (5, 4) in the network (and 2 more differ)": mlp(4, 6, 3),
     "but got '2.weight', '2.bias' extra": mlp(4, 5, 3, 3),
     "but got '1.weight', '1.bias' missing": mlp(4, 5),
-    "but got '1.weight', '1.bias' missing (did you mean 11.weight or 11.bias?) and '11.weight', '11.bias' extra": (
+    "but got '1.weight', '1.bias' missing (did you mean 11.weight?) and '11.weight', '11.bias' extra": (
         nn.ModuleDict({"0": nn.Linear(4, 5), "11": nn.Linear(5, 3)})
     ),
     "'1.weight' and 1 more, but got 'a.0'": nn.ModuleDict({"a": nn.ParameterList([torch.ones(1)])}),

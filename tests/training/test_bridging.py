@@ -180,6 +180,25 @@ def test_networks_at_chance_and_results_that_do_not_help_are_said():
         distill(tiny_net(), Ensemble(tiny_net(), trained), data, valid=loader(40, 8, seed=3), config=bad)
 
 
+@pytest.mark.parametrize("use", [fit_bridge, distill])
+def test_held_out_data_is_checked_first_and_costs_no_result(use):
+    data, nets = loader(40, 8), [Mode.from_module(tiny_net(seed)) for seed in range(2)]
+    epochs: list[object] = []
+    config = replace(quick(1), callbacks=(epochs.append,))
+    (x, y), *_ = data
+    for wrong in ([], "valid", [(x, y.float())], [(x, y + 3)], [(x[:, :0], y)]):
+        with pytest.raises(ModebridgeError, match="valid"):
+            use(tiny_net(), nets, data, config, valid=wrong)
+    assert epochs == []
+
+    class Late:
+        def __iter__(self):
+            yield from [(x, y), (x, y + 3)]
+
+    with pytest.warns(UserWarning, match="the NLL on valid is not known: Expected .* valid"):
+        assert use(tiny_net(), nets, data, config, valid=Late()) is not None
+
+
 def test_a_network_far_behind_others_is_said(monkeypatch):
     """Such as one whose file has the classes in another order."""
     monkeypatch.setattr(bridging, "training_accuracy", lambda *_: ([0.9, 0.3, 0.46], [100] * 10))

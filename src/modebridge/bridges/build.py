@@ -68,10 +68,7 @@ def build_bridge(
     used instead; with `wide`, the body is then one wide block instead of three. `name` is used in tables and errors,
     `seed` for the initial weights.
     """
-    if not _is_budget(budget):
-        raise ModebridgeError(
-            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget!r}; 0.05 is 5 %."
-        )
+    check_budget(budget)
     modes = [Mode({}, {})] * READS[reads] if isinstance(reads, str) else list(reads)
     kind: Kind = "I" if len(modes) == 1 else "II"
     heads = target if isinstance(target, int) else target.heads
@@ -166,8 +163,11 @@ def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tupl
     return tuple(joined)
 
 
-def _is_budget(budget: object) -> bool:
-    return budget is None or (isinstance(budget, int | float) and 0 < budget <= 1)
+def check_budget(budget: object) -> None:
+    if budget is not None and not (isinstance(budget, int | float) and 0 < budget <= 1):
+        raise ModebridgeError(
+            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget!r}; 0.05 is 5 %."
+        )
 
 
 def inspect(
@@ -197,10 +197,10 @@ def inspect(
     1 cannot be tapped: see .refused
     """
     check_net(net)
-    if heads < 1 or not slim > 0 or not _is_budget(budget):
+    check_budget(budget)
+    if heads < 1 or not slim > 0:
         raise ModebridgeError(
-            f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
-            f"{heads=}; change the value that is out of range."
+            f"Expected slim above 0 and heads of at least 1, but got {slim=}, {heads=}; change the one out of range."
         )
     seen = nets.find_taps(net, example)
 

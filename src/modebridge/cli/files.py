@@ -169,7 +169,7 @@ def predict(
 ) -> None:
     """Classify images with an exported file. Unreadable images are reported and skipped (exit code 1).
 
-    Images are resized to the size that the file takes.
+    Images are cropped in the middle to the proportions that the file takes, and resized.
 
     With --json, prints one line per image.
 

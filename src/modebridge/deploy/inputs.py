@@ -193,7 +193,8 @@ def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
 def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
     """Decode an image file to the pixels that a file takes: float32 (C, H, W) in [0, 1], where C is 1 or 3.
 
-    It is resized if needed (Pillow, bilinear); larger images than `max_megapixels` are refused before they are decoded.
+    It is cropped in the middle to their proportions and resized (Pillow, bilinear), if needed; larger images than
+    `max_megapixels` are refused before they are decoded.
     """
     with needed("Pillow to read image files", "images"):
         from PIL import Image, ImageOps
@@ -218,7 +219,7 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
         if picture.mode != mode:
             picture = picture.convert(mode)
         if picture.size != (width, height):
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+            picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(picture, dtype=np.float32) / 255.0
     except ModebridgeError:
         raise

@@ -16,7 +16,7 @@ from modebridge.ensembles.temperature import FLOOR, sampled
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
-from modebridge.nets.quirks import plain_attention
+from modebridge.nets.quirks import exportable, plain_attention
 from modebridge.types import Batches, Inputs
 
 Tensors: TypeAlias = Sequence[Tensor]
@@ -118,7 +118,7 @@ class BaseModule(EvaluationOnly):
 
     def __init__(self, net: nn.Module, taps: Sequence[str], inputs: Sequence[str] | None) -> None:
         super().__init__()
-        self.net, self.taps = frozen_copy(net), list(taps)
+        self.net, self.taps = exportable(frozen_copy(net)), list(taps)
         self._reader, self._inputs = Taps(self.net, taps), inputs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -214,4 +214,4 @@ def export_program(
                 fix = "use x.shape[0] instead of len(x), and no other constant for the number of images"
             raise ModebridgeError(
                 f"Expected the ensemble to be exportable by {called}, but got '{first_line(cause)}'; {fix}."
-            ) from error
+            ) from cause.with_traceback(None)  # hundreds of lines of the exporter's own

@@ -236,14 +236,14 @@ def _equal(a: Any, b: Any) -> bool:
 def _difference(places: Sequence[Place], wanted: Params, containers: Containers, net: nn.Module, what: str) -> str:
     """The error message for a checkpoint that fits nowhere, about the closest place."""
     kind = type(net).__name__
-    if not places:
+    best = max(places, key=lambda place: (len(place.tensors), -len(place.path)), default=None)
+    if best is None or 2 * len(best.tensors) < min(len(wanted), len(best.tensors) + len(best.extra)):
         all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
         return (
             f"Expected {what} to hold the weights of {kind}, {some(list(wanted))}, but {got}; check the architecture, "
             "or leave that file out."
         )
-    best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
     missing, different = best.missing(wanted), best.different(wanted)
     start = f"Expected {what} to fit {kind}" + (f" below '{best.path}'" if best.path else "")
     if missing or best.extra:

@@ -115,6 +115,8 @@ def load_checkpoints(
     """
     check_net(net)
     modes: list[Mode] = []
+    if not isinstance(paths, str | PathLike) and not paths:
+        raise ModebridgeError("Expected the paths of checkpoints to load, but got none; check the list.")
     for given in [paths] if isinstance(paths, str | PathLike) else paths:
         if not isinstance(given, str | PathLike):
             modes.append(to_mode(net, given))

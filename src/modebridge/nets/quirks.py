@@ -177,5 +177,19 @@ def correct_conv_gradients(net: nn.Module) -> None:
         layer.stride = (1, 1)
 
 
+def exportable(net: nn.Module) -> nn.Module:
+    """Replace layers of a network in place that exporters refuse by equal ones; returns the network.
+
+    torchvision's `transforms.Normalize` asks `(std == 0).any()`, a branch on values; that of `transforms.v2` does not.
+    """
+    for name, layer in [*net.named_modules()]:
+        kind = type(layer)
+        if name and (kind.__module__, kind.__name__) == ("torchvision.transforms.transforms", "Normalize"):
+            from torchvision.transforms import v2
+
+            net.set_submodule(name, v2.Normalize(layer.mean, layer.std))
+    return net
+
+
 def _subsample(stride: tuple[int, ...], layer: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
     return args[0][..., :: stride[0], :: stride[1]]

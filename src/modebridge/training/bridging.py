@@ -14,6 +14,7 @@ from torch import nn
 from modebridge.batches import check_batch, check_labels, first_batch, go_to_epoch
 from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.bridge import Aim, check_choices, listed, other_targets
+from modebridge.bridges.build import check_budget
 from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
 from modebridge.ensembles.forward import check_logits
@@ -109,6 +110,7 @@ def fit_bridge(
     (2, True)
     """
     check_config(config)
+    check_budget(budget)
     given = to_modes(net, modes)
     check_choices(net, given, kind)
     listed_taps(net, tap)  # a wrong tap has its own error
@@ -144,7 +146,8 @@ def fit_bridge(
     fitted = _fit_all(net, {"bridge": bridge}, train, config, valid, engine, batch)["bridge"]
     if valid is not None:
         base = list(bridge.modes)
-        warn_if_worse(Ensemble(net, base), Ensemble(net, base, [fitted]), valid, config, "With the bridge")
+        hint = "read elsewhere (tap=, see modebridge.inspect)"
+        warn_if_worse(Ensemble(net, base), Ensemble(net, base, [fitted]), valid, config, "With the bridge", hint)
     return fitted
 
 

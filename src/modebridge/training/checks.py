@@ -64,7 +64,7 @@ def run_training(
     engine: Engine,
 ) -> list[States]:
     """The loop, one task for each objective, and a warning if it diverged; `net` and `mode` check validation data."""
-    if valid is not None and config.keep == "best":
+    if valid is not None:
         images, labels = first_batch(valid, "valid")
         valid = engine.feed(check_batches(valid, "valid", outputs_of(net, mode, images, "valid"), labels))
     config = config.resolved(net)
@@ -86,18 +86,22 @@ def run_training(
     return trained
 
 
-def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainConfig, what: str) -> None:
+def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainConfig, what: str, hint: str) -> None:
     """Warn if what was trained has a higher NLL on held-out data than what it started from, each calibrated there."""
     engine, levels = Engine.of(config, base), []
     for ensemble in (base, new):
-        table, labels = ensemble.to(engine.device).averaged(engine.feed(valid))
+        try:
+            table, labels = ensemble.to(engine.device).averaged(engine.feed(valid))
+        except ModebridgeError as error:  # its first batch was right: what was trained is worth more than a check
+            warnings.warn(f"{what}, the NLL on valid is not known: {error}", stacklevel=3)
+            return
         with warnings.catch_warnings(action="ignore"):
             tempered = scale(table, fit_temperature(table, labels))
         levels.append(float(torch.nn.functional.nll_loss((tempered + FLOOR).log(), labels.to(table.device))))
     if levels[1] > levels[0]:
         warnings.warn(
             f"{what}, the NLL on valid is {levels[1]:.4f}, and {levels[0]:.4f} with the first network alone; train "
-            "longer, change the learning rate, or let a bridge read elsewhere (tap=, see modebridge.inspect).",
+            f"longer, change the learning rate, or {hint}.",
             stacklevel=3,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,11 +73,12 @@ def distill(
     check_net(net)
     if isinstance(teachers, Cascade):
         teachers = teachers.ensemble
-    teachers = (teachers,) if isinstance(teachers, Mode | Ensemble) else tuple(teachers)
-    teachers = tuple(one if isinstance(one, Ensemble) else to_mode(net, one) for one in teachers)
+    several: Sequence[Any] = teachers if isinstance(teachers, list | tuple) else (teachers,)
+    teachers = tuple(one if isinstance(one, Ensemble) else to_mode(net, one) for one in several)
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
-    student = student or net
+    student = net if student is None else student
+    check_net(student, "student")
     first_weights = fresh_mode(student, config.seed) if start is None else to_mode(student, start)
     plan = StudentPlan(student, first_weights, teachers, loss or DistillationLoss())
     one = teachers[0]
@@ -93,7 +95,8 @@ def distill(
         check_chance(network, looked_at, train, Engine.of(config, net), "teacher")
     trained = fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
     if valid is not None:
-        warn_if_worse(Ensemble(base, [first]), Ensemble(student, [trained]), valid, config, "With the student")
+        hint = "start from a teacher's weights (start=)"
+        warn_if_worse(Ensemble(base, [first]), Ensemble(student, [trained]), valid, config, "With the student", hint)
     return trained
 
 
