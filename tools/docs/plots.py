@@ -55,7 +55,7 @@ STYLES = {
     "one network + heads": LOOKS["with heads"],
     "distilled network": LOOKS["distilled"],
     "cascade of two networks": LOOKS["cascade"],
-    "one network trained with CutMix": (GRAY, "*"),
+    "one network trained with CutMix": (INK, "*"),
 }
 """The color and marker of each kind, those of every report."""
 
@@ -74,7 +74,7 @@ def cost_plot(narrow: bool = False) -> str:
                 color, marker = STYLES[kind]
                 joined = "--" if kind == NETWORKS else "none"
                 axis.plot(
-                    xs, ys, marker, linestyle=joined, color=color, label=kind, markersize=9 if marker == "*" else 6
+                    xs, ys, marker, linestyle=joined, color=color, label=kind, markersize=7 if marker == "*" else 6
                 )
             axis.set_ylabel(label)
             axis.margins(x=0.12, y=0.12)
