@@ -121,15 +121,15 @@ def export(
     module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
 
     def write(scratch: Path) -> None:
-        tensors, store = list(flatten(given).values()), None
+        examples, store = [list(flatten(one).values()) for one in (given, shorter) if one is not None], None
         writer = write_onnx if place.suffix == ".onnx" else _write_pt2
         if shorter is not None:
             free = {name: {**entry, "shape": [ANY]} for name, entry in meta["inputs"].items()}
             with suppress(ModebridgeError):  # a network that needs one length
-                store = writer(module, tensors, list(flatten(shorter).values()), {**meta, "inputs": free}, scratch)
+                store = writer(module, examples, {**meta, "inputs": free}, scratch)
                 meta["inputs"] = free
                 real.append(shorter)
-        store = store or writer(module, tensors, None, meta, scratch)
+        store = store or writer(module, examples[:1], meta, scratch)
         store(metadata_json(meta, place))
         seal(scratch)
         file = DeployedEnsemble.load(scratch)
@@ -152,14 +152,10 @@ def export(
 
 
 def _write_pt2(
-    module: EnsembleModule,
-    example: Tensors,
-    other: Tensors | None,
-    meta: Mapping[str, Any],
-    path: Path,
+    module: EnsembleModule, examples: Sequence[Tensors], meta: Mapping[str, Any], path: Path
 ) -> Callable[[str], None]:
     """Export the ensemble as a program of torch, as `write_onnx`."""
-    program = export_program(torch.export.export, "torch.export", module, example, other)
+    program = export_program(torch.export.export, "torch.export", module, examples)
 
     def write(metadata: str) -> None:
         with quiet():

@@ -81,7 +81,7 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
     """
     config = config or ServeConfig()
     file = DeployedEnsemble.load(path)
-    for doubt in pixel_doubts(file.meta.get("pixels", (0, 1))):
+    for doubt in pixel_doubts(file.meta["pixels"]):
         warnings.warn(doubt, stacklevel=2)
     app = application(file, config)
     settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=30)
