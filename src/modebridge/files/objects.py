@@ -185,9 +185,8 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
             "calibrate and save it again."
         )
     ensemble.temperature, ensemble._fitted = temperature, fitted
-    # Folders of earlier versions have no rules.
-    ensemble.sets = SetRule(**config["sets"]) if config.get("sets") else None
-    ensemble.answers = AnswerRule(**config["answers"]) if config.get("answers") else None
+    ensemble.sets = SetRule(**config["sets"]) if config["sets"] else None
+    ensemble.answers = AnswerRule(**config["answers"]) if config["answers"] else None
     return ensemble
 
 
