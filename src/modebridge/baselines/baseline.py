@@ -114,9 +114,9 @@ class Baseline(nn.Module):
         `leaves` may be filled while the example runs; `mixes` says what the network does then, and what to use instead.
         """
         logits = self.tried(example)
-        for m in range(self.size) if logits is not None else ():
+        for m, own in enumerate(() if logits is None else logits):
             gradients = torch.autograd.grad(
-                logits[m].square().sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+                own.square().sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True
             )
             others = [k for k in range(self.size) if k != m]
             if any(bool(torch.unflatten(one, 0, (self.size, -1))[others].any()) for one in gradients):

@@ -202,13 +202,11 @@ class Library(NamedTuple):
     ensemble: Ensemble
     fitted: Calibration
     cascade: bool
-    exact: bool = False  # the ensemble is in float64
 
     def tables(self, images: Inputs) -> tuple[Tensor, Tensor]:
-        """The calibrated probabilities of the first base alone, and of all members."""
-        if self.exact:
-            images = map_inputs(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, images)
-        members = self.ensemble.table(images)
+        """The calibrated probabilities of the first base alone, and of all members, as exact as the ensemble is."""
+        dtype = self.ensemble.temperature.dtype
+        members = self.ensemble.table(map_inputs(lambda x: x.to(dtype) if x.is_floating_point() else x, images))
         return scale(members[0], self.fitted.first), scale(average(members), self.fitted.full)
 
     def ask(self, images: Inputs, threshold: float) -> Array:
@@ -227,7 +225,7 @@ class Library(NamedTuple):
             advice = "two runs of the library differ too, so switch off what is random in the network, such as dropout"
         elif not strict:
             with suppress(*FAILED):  # a network that needs float32
-                exact = self._replace(ensemble=copy.deepcopy(self.ensemble).double(), exact=True)
+                exact = self._replace(ensemble=copy.deepcopy(self.ensemble).double())
                 tolerance = max(tolerance, min(ROUNDING * self.difference(exact.ask, batches, ROUGHEST), ROUGHEST))
             if (found := self.difference(ask, batches, tolerance)) < tolerance:
                 return found
