@@ -49,9 +49,9 @@ class Calibration(NamedTuple):
         pairs = [check_batch(item, "valid") for item in valid]
         pairs = [(check_example(images, "valid"), labels.cpu()) for images, labels in pairs]
         table, labels = ensemble.averaged(pairs)
-        alone, _ = Ensemble(ensemble.bases[0], [ensemble.first]).averaged(pairs)
+        alone = table if len(ensemble) == 1 else Ensemble(ensemble.bases[0], [ensemble.first]).averaged(pairs)[0]
         full = own if ensemble.calibrated else fit_temperature(table, labels)
-        first = full if len(ensemble) == 1 else fit_temperature(alone, labels)
+        first = full if alone is table else fit_temperature(alone, labels)
         table = scale(table, full)
         if threshold is not None:
             if pairs[0][1].dim() > 1 and (sets or answers):
