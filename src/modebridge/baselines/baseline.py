@@ -108,15 +108,17 @@ class Baseline(nn.Module):
         return torch.unflatten(logits, 0, (self.size, 2))
 
     @torch.enable_grad()
-    def check_apart(self, example: Inputs, leaves: Sequence[Tensor], mixes: str) -> None:
-        """Raise an error if the logits of a member depend on the parts (M * C, ...) of others in some tensors.
+    def check_apart(self, example: Inputs, members: Iterable[int], leaves: Sequence[Tensor], mixes: str) -> None:
+        """Raise an error if the logits of some members depend on the parts (M * C, ...) of others in some tensors.
 
         `leaves` may be filled while the example runs; `mixes` says what the network does then, and what to use instead.
         """
         logits = self.tried(example)
-        for m, own in enumerate(() if logits is None else logits):
+        if logits is None:
+            return
+        for m in members:
             gradients = torch.autograd.grad(
-                own.square().sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+                logits[m].square().sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True
             )
             others = [k for k in range(self.size) if k != m]
             if any(bool(torch.unflatten(one, 0, (self.size, -1))[others].any()) for one in gradients):

@@ -69,7 +69,8 @@ class BatchEnsemble(Baseline):
         layers = {name: RankOne(net.get_submodule(name), members, generator, bias_each=name == head) for name in order}
         super().__init__(replaced(net, layers), members)
         vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]
-        self.check_apart(example, vectors, "the images of a batch; use one that treats each image separately")
+        why = "the images of a batch; use one that treats each image separately"
+        self.check_apart(example, (0, members - 1), vectors, why)  # which is the same for all
 
 
 class RankOne(nn.Module):

@@ -77,7 +77,7 @@ class Packed(Baseline):
         handle = first.register_forward_hook(keep)
         try:
             why = "their channels, by a norm over channels or by concatenation; use one with batch norm and plain sums"
-            self.check_apart(example, maps, why)
+            self.check_apart(example, range(self.size), maps, why)
         finally:
             handle.remove()
 
