@@ -147,8 +147,8 @@ def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     sizes: list[int] = []
     kind, add = similarity.Correlations, similarity.Correlations.add
     monkeypatch.setattr(kind, "add", lambda self, x, y, part: (sizes.append(len(part)), add(self, x, y, part)))
-    # 16, 24 and 16 units leave weights, 16, 24 and 16 enter them.
-    monkeypatch.setattr(similarity, "MEMORY", 10 * 112 * 4)
+    # In each network 16, 24 and 16 units leave weights, 16, 24 and 16 enter them.
+    monkeypatch.setattr(similarity, "MEMORY", 2 * 10 * 112 * 4)
     assert align(*pair(Small), data(64, 64), barrier_images=0).mode.id == whole.mode.id
     assert (max(sizes), sum(sizes)) == (10, 128)
 

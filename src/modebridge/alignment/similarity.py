@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.alignment.groups import Groups, Permutations, Place, Point, Reason
-from modebridge.alignment.trace import observe
+from modebridge.alignment.proof import one_pass
+from modebridge.alignment.trace import Watch
 from modebridge.batches import take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.trees import wide
@@ -30,7 +31,7 @@ CHUNK = 64
 """Maximum number of images per forward pass."""
 
 MEMORY = 2**30
-"""Maximum bytes of one network's activations that are held for comparison with the other's."""
+"""Maximum bytes of activations of the two networks that are held for comparison."""
 
 Key: TypeAlias = tuple[int, Point]
 
@@ -113,8 +114,9 @@ def correlations(
     for inputs, labels in data:
         count = max(0, min(len(labels), images - seen))
         if count and not chunk:
+            # Two images of one network take as much as one of both.
             pair = found.activations(a, take_rows(inputs, torch.tensor([0, 0]))).values()
-            each = sum(units.numel() * units.element_size() for units in pair) // 2
+            each = sum(units.nbytes for units in pair)
             chunk = max(2, min(CHUNK, MEMORY // max(each, 1)))
         for start in range(0, count, chunk or 1):
             end = min(start + chunk, count)
@@ -147,23 +149,22 @@ class Correlations:
     @torch.no_grad()
     def add(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
         """Add the activations of both networks on the same images."""
-        mine = self.activations(a, inputs)
-
-        def compare(key: Key, theirs: Tensor) -> None:
-            own = mine.pop(key, None)
-            if own is None or own.shape != theirs.shape:
-                # Not the same images as in the other network.
-                self._apart.add(key)
-            else:
-                self._sums.setdefault(key, _Sums()).add(own, theirs)
-
-        self._read(b, inputs, compare)
-        self._apart.update(mine)
+        mine, theirs = self.activations(a, inputs), self.activations(b, inputs)
+        # Elsewhere they are not those of the same images.
+        both = {key for key in mine.keys() & theirs.keys() if mine[key].shape == theirs[key].shape}
+        self._apart |= (mine.keys() | theirs.keys()) - both
+        for key in both:
+            self._sums.setdefault(key, _Sums()).add(mine[key], theirs[key])
 
     def activations(self, net: nn.Module, inputs: Inputs) -> dict[Key, Tensor]:
         """The activations of a pass by group and point: units in rows, samples in columns."""
         found: dict[Key, Tensor] = {}
-        self._read(net, inputs, found.__setitem__)
+
+        def see(point: Point, tensor: Tensor) -> None:
+            found.update({(number, point): _units(tensor, own) for number, own in self._places.get(point, {}).items()})
+
+        with Watch(net, see):
+            one_pass(net, inputs)
         return found
 
     def similarity(self) -> dict[int, Tensor]:
@@ -204,13 +205,6 @@ class Correlations:
             for entering in (True, False)
         )
         return into, out_of
-
-    def _read(self, net: nn.Module, inputs: Inputs, take: Callable[[Key, Tensor], None]) -> None:
-        def see(point: Point, tensor: Tensor) -> None:
-            for number, places in self._places.get(point, {}).items():
-                take((number, point), _units(tensor, places))
-
-        observe(net, inputs, see)
 
 
 def _by_group(places: Sequence[Place]) -> dict[int, list[Place]]:

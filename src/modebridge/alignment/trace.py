@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ PRODUCTS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 
 
 ITSELF = "the network itself"
 
-See: TypeAlias = Callable[[Point, Tensor], object]
-
 
 @torch.no_grad()
 def trace(net: nn.Module, batches: Sequence[Inputs]) -> Groups:
@@ -39,16 +37,13 @@ def trace(net: nn.Module, batches: Sequence[Inputs]) -> Groups:
     return tracer.groups()
 
 
-def observe(net: nn.Module, inputs: Inputs, see: See) -> None:
-    """Run a network, and call `see` with the activations at every point where units can be observed."""
-    with _Watch(net, see):
-        one_pass(net, inputs)
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows through a pass which tensors were computed from weights alone, and shows where activations meet them.
 
+    Every point where units can be observed is passed to `see`, with the activations there.
+    """
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows through a pass which tensors were computed from weights alone, and shows where activations meet them."""
-
-    def __init__(self, net: nn.Module, see: See) -> None:
+    def __init__(self, net: nn.Module, see: Callable[[Point, Tensor], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.see = see
         self.named = {k: v for k, v in net.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
@@ -89,7 +84,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (tuple(sorted(weights[0])), activations[0]) if weights and activations else None
 
 
-class _Tracer(_Watch):  # type: ignore[no-untyped-call]
+class _Tracer(Watch):  # type: ignore[no-untyped-call]
     """Gives axes to the results of every operation."""
 
     def __init__(self, net: nn.Module) -> None:

@@ -54,11 +54,22 @@ class Baseline(nn.Module):
     """
 
     objective: ClassVar[type[BaselineObjective]] = BaselineObjective
+    what: ClassVar[str]
+    """What errors call it."""
 
     def __init__(self, net: nn.Module, size: int) -> None:
         super().__init__()
         self.net = net
         self.size = size
+
+    @classmethod
+    def order(cls, net: nn.Module, members: int, example: Inputs) -> list[str]:
+        """The names of the layers to replace, see `called`, if the number of members is possible."""
+        if not (isinstance(members, int) and 2 <= members <= MOST):
+            raise ModebridgeError(
+                f"Expected {cls.what} to have 2 to {MOST} members, but got {members}; one member is the network itself."
+            )
+        return called(net, example)
 
     def arranged(self, inputs: Tensor) -> Tensor:
         """Convert an input (B, ...) for the network: by default one copy per member, (M * B, ...)."""
@@ -73,6 +84,48 @@ class Baseline(nn.Module):
     def members(self, inputs: Inputs) -> Tensor:
         """The logits (M, B, K)."""
         return torch.unflatten(call(self, inputs), 0, (self.size, -1))
+
+    def tried(self, example: Inputs) -> Tensor | None:
+        """The logits (M, B, K) of two images in evaluation mode, with a gradient; None on the meta device."""
+        if next(self.parameters()).device.type == "meta":
+            return None
+        two = map_inputs(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
+        before = {part: part.training for part in self.modules()}
+        self.eval()
+        expected, fix = f"the network to run as {self.what} on an example", "use another network or method"
+        try:
+            with quoting(expected, fix, FAILED), torch.enable_grad(), seeds.borrowed(0):
+                logits = invoke(self, [two])
+        finally:
+            for part, mode in before.items():
+                part.training = mode
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * self.size:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ModebridgeError(
+                f"Expected {self.what} to return logits of ({self.size} members x batch, classes), but got {got}; it "
+                "does not support this network."
+            )
+        return torch.unflatten(logits, 0, (self.size, 2))
+
+    @torch.enable_grad()
+    def check_apart(self, example: Inputs, members: Iterable[int], leaves: Sequence[Tensor], mixes: str) -> None:
+        """Raise an error if the logits of some members depend on the parts (M * C, ...) of others in some tensors.
+
+        `leaves` may be filled while the example runs; `mixes` says what the network does then, and what to use instead.
+        """
+        logits = self.tried(example)
+        if logits is None:
+            return
+        for m in members:
+            gradients = torch.autograd.grad(
+                logits[m].square().sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            others = [k for k in range(self.size) if k != m]
+            if any(bool(torch.unflatten(one, 0, (self.size, -1))[others].any()) for one in gradients):
+                raise ModebridgeError(
+                    f"Expected the members of {self.what} to be independent of each other, but this network mixes "
+                    f"{mixes}."
+                )
 
 
 class MeanOfMembers(nn.Module):
@@ -96,13 +149,6 @@ class MeanOfMembers(nn.Module):
         """The log of the mean probability (B, K)."""
         tables = wide(self.net.members(named or inputs[0])).log_softmax(dim=-1)  # type: ignore[operator]
         return tables.logsumexp(dim=0) - math.log(len(tables))
-
-
-def check_members(members: int, what: str) -> None:
-    if not (isinstance(members, int) and 2 <= members <= MOST):
-        raise ModebridgeError(
-            f"Expected {what} to have 2 to {MOST} members, but got {members}; one member is the network itself."
-        )
 
 
 def called(net: nn.Module, example: Inputs) -> list[str]:
@@ -159,26 +205,3 @@ def channels_of(layer: nn.Module) -> tuple[int, int]:
         return layer.in_features, layer.out_features
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     return layer.in_channels, layer.out_channels
-
-
-def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
-    """The logits (M, B, K) of two images in evaluation mode, with a gradient; None for a net on the meta device."""
-    if next(net.parameters()).device.type == "meta":
-        return None
-    two = map_inputs(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
-    before = {part: part.training for part in net.modules()}
-    net.eval()
-    expected, fix = f"the network to run as {what} on an example", "use another network or method"
-    try:
-        with quoting(expected, fix, FAILED), torch.enable_grad(), seeds.borrowed(0):
-            logits = invoke(net, [two])
-        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * net.size:
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ModebridgeError(
-                f"Expected {what} to return logits of ({net.size} members x batch, classes), but got {got}; it "
-                "does not support this network."
-            )
-    finally:
-        for part, mode in before.items():
-            part.training = mode
-    return torch.unflatten(logits, 0, (net.size, 2))

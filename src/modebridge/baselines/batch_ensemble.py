@@ -12,11 +12,8 @@ from modebridge.baselines.baseline import (
     LAYERS,
     Baseline,
     BaselineObjective,
-    called,
     channels_of,
-    check_members,
     replaced,
-    tried,
 )
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs, States
@@ -26,8 +23,6 @@ SPREAD = 0.5
 
 PACE = (0.5, 0.0)
 """Factors on learning rate and weight decay for vectors: the paper trains them at 0.05, the rest at 0.1."""
-
-WHAT = "a BatchEnsemble"
 
 
 class BatchEnsembleObjective(BaselineObjective):
@@ -57,42 +52,25 @@ class BatchEnsemble(Baseline):
     torch.Size([20, 2])
     """
 
-    objective = BatchEnsembleObjective
+    objective, what = BatchEnsembleObjective, "a BatchEnsemble"
 
     def __init__(
         self, net: nn.Module, members: int = 4, *, example: Inputs, generator: torch.Generator | None = None
     ) -> None:
-        check_members(members, WHAT)
-        order = called(net, example)
+        order = self.order(net, members, example)
         uncalled = [n for n, layer in net.named_modules() if isinstance(layer, nn.MultiheadAttention)]
         if uncalled or not order:
             got = f"'{uncalled[0]}' of nn.MultiheadAttention" if uncalled else "none"
             raise ModebridgeError(
-                f"Expected {WHAT} to consist of convolutions and linear layers that are called, but got {got}; "
+                f"Expected {self.what} to consist of convolutions and linear layers that are called, but got {got}; "
                 "use a network whose attention calls its layers, such as timm's."
             )
         head = next((name for name in reversed(order) if isinstance(net.get_submodule(name), nn.Linear)), None)
         layers = {name: RankOne(net.get_submodule(name), members, generator, bias_each=name == head) for name in order}
         super().__init__(replaced(net, layers), members)
-        self._check_apart(example)
-
-    @torch.enable_grad()
-    def _check_apart(self, example: Inputs) -> None:
-        """Raise an error if the network mixes images of a batch, so that members depend on each other."""
-        logits = tried(self, example, WHAT)
-        if logits is None:
-            return
         vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]
-        for m in (0, self.size - 1):
-            gradients = torch.autograd.grad(
-                logits[m].square().sum(), vectors, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-            others = [k for k in range(self.size) if k != m]
-            if any(bool(gradient[others].any()) for gradient in gradients):
-                raise ModebridgeError(
-                    f"Expected the members of {WHAT} to be independent of each other, but this network mixes the "
-                    "images of a batch; use one that treats each image separately."
-                )
+        why = "the images of a batch; use one that treats each image separately"
+        self.check_apart(example, (0, members - 1), vectors, why)  # which is the same for all
 
 
 class RankOne(nn.Module):

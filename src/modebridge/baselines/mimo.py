@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.baseline import Baseline, BaselineObjective, called, check_members, replaced, tried
+from modebridge.baselines.baseline import Baseline, BaselineObjective, replaced
 from modebridge.batches import flatten
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Draw, Inputs, Prepared
@@ -18,8 +18,6 @@ REPEATS = 4
 
 SAME = 0.6
 """Share of rows whose inputs are all the same image, as in prediction."""
-
-WHAT = "MIMO"
 
 
 class MimoObjective(BaselineObjective):
@@ -65,18 +63,17 @@ class Mimo(Baseline):
     (6, torch.Size([8, 5]))
     """
 
-    objective = MimoObjective
+    objective, what = MimoObjective, "MIMO"
 
     def __init__(
         self, net: nn.Module, members: int = 2, *, example: Inputs, generator: torch.Generator | None = None
     ) -> None:
-        check_members(members, WHAT)
-        order = called(net, example)
+        order = self.order(net, members, example)
         first, last = (net.get_submodule(order[k]) for k in (0, -1)) if order else (net, net)
         if not isinstance(example, Tensor) or isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
             got = f"{type(first).__name__} and {type(last).__name__}" if isinstance(example, Tensor) else "other inputs"
             raise ModebridgeError(
-                f"Expected {WHAT} to get a network that starts with a convolution on images and ends with a linear "
+                "Expected MIMO to get a network that starts with a convolution on images and ends with a linear "
                 f"layer, but got {got}; use another method."
             )
         layers: dict[str, nn.Module] = {
@@ -85,7 +82,7 @@ class Mimo(Baseline):
         }
         super().__init__(replaced(net, layers), members)
         self._axes = example.dim()
-        tried(self, example, WHAT)
+        self.tried(example)
 
     def arranged(self, inputs: Tensor) -> Tensor:
         return inputs.flatten(0, 1) if inputs.dim() == self._axes + 1 else super().arranged(inputs)
@@ -107,7 +104,7 @@ class _FirstLayer(nn.Module):
         assert isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d)
         if conv.groups != 1:
             raise ModebridgeError(
-                f"Expected the first convolution of {WHAT} to read all channels, but got {conv.groups} groups; "
+                f"Expected the first convolution of MIMO to read all channels, but got {conv.groups} groups; "
                 "use another method."
             )
         self.members = members

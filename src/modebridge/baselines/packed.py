@@ -9,11 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.baseline import Baseline, called, channels_of, check_members, replaced, tried
+from modebridge.baselines.baseline import Baseline, channels_of, replaced
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
-
-WHAT = "a packed ensemble"
 
 
 class Packed(Baseline):
@@ -35,12 +33,13 @@ class Packed(Baseline):
     (4, torch.Size([12, 5]))
     """
 
+    what = "a packed ensemble"
+
     def __init__(self, net: nn.Module, members: int = 4, *, example: Inputs) -> None:
-        check_members(members, WHAT)
-        order = called(net, example)
+        order = self.order(net, members, example)
         if len(order) < 2 or not isinstance(net.get_submodule(order[-1]), nn.Linear):
             raise ModebridgeError(
-                f"Expected {WHAT} to get a network of several layers that ends with a linear layer, but got "
+                f"Expected {self.what} to get a network of several layers that ends with a linear layer, but got "
                 f"{type(net).__name__}; use another method."
             )
         layers: dict[str, nn.Module] = {}
@@ -65,39 +64,29 @@ class Packed(Baseline):
             parts = [state[name] for state in states]
             tensor.copy_(torch.cat(parts).view_as(tensor) if parts[0].dim() else parts[0])
 
-    @torch.enable_grad()
     def _check_apart(self, first: nn.Module, example: Inputs) -> None:
         """Raise an error if the network mixes channels of different members, by a norm or by concatenating maps."""
         maps: list[Tensor] = []
+        axis = -1 if isinstance(first, nn.Linear) else 1
 
         def keep(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
             # A leaf tensor as input of the rest, which is then independent of the weights before.
-            maps.append(output.detach().requires_grad_())
-            return maps[-1]
+            maps.append(output.detach().movedim(axis, 0).requires_grad_())
+            return maps[-1].movedim(0, axis)
 
         handle = first.register_forward_hook(keep)
         try:
-            logits = tried(self, example, WHAT)
+            why = "their channels, by a norm over channels or by concatenation; use one with batch norm and plain sums"
+            self.check_apart(example, range(self.size), maps, why)
         finally:
             handle.remove()
-        if logits is None:
-            return
-        axis = -1 if isinstance(first, nn.Linear) else 1
-        for m in range(self.size):
-            (gradient,) = torch.autograd.grad(logits[m].square().sum(), maps[0], retain_graph=True)
-            parts = torch.unflatten(gradient.movedim(axis, 0), 0, (self.size, -1))
-            if any(bool(parts[k].any()) for k in range(self.size) if k != m):
-                raise ModebridgeError(
-                    f"Expected the members of {WHAT} to be independent of each other, but this network mixes their "
-                    "channels, by a norm over channels or by concatenation; use one with batch norm and plain sums."
-                )
 
 
 def check_split(channels: int, members: int, what: str) -> None:
     if channels % members:
         raise ModebridgeError(
-            f"Expected {what} to be a multiple of the {members} members of {WHAT}, but got {channels}; choose another "
-            "number of members or other widths."
+            f"Expected {what} to be a multiple of the {members} members of a packed ensemble, but got {channels}; "
+            "choose another number of members or other widths."
         )
 
 
@@ -110,7 +99,7 @@ def _grouped(conv: nn.Module, members: int, name: str) -> nn.Module:
         return copy.deepcopy(conv)
     if conv.groups != 1:
         raise ModebridgeError(
-            f"Expected '{name}' to have one group or a multiple of the {members} members of {WHAT}, but got "
+            f"Expected '{name}' to have one group or a multiple of the {members} members of a packed ensemble, but got "
             f"{conv.groups}; choose another number of members."
         )
     grouped = copy.deepcopy(conv)

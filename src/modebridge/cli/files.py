@@ -188,7 +188,7 @@ def predict(
         raise ModebridgeError("Expected images, but got none; give files or folders, or add --examples.")
     deployed, console = DeployedEnsemble.load(file), Screen()
     shape = deployed.image_shape()
-    warn(*pixel_doubts(deployed.meta.get("pixels", (0, 1))))
+    warn(*pixel_doubts(deployed.meta["pixels"]))
     paths = [*(images or []), *(example_images(file, shape) if examples else [])]
     # Check the threshold before reading the first image.
     deployed(np.zeros((0, *shape), np.float32), threshold=threshold)
@@ -204,16 +204,9 @@ def predict(
         for image in files[start : start + BATCH]:
             try:
                 batch.append((image, from_path(image, shape)))
-            except (ModebridgeError, OSError) as error:
+            except ModebridgeError as error:
                 bad += 1
-                got = (
-                    "it does not exist"
-                    if isinstance(error, FileNotFoundError)
-                    else f"got '{getattr(error, 'strerror', error)}'"
-                )
-                system = f"Expected an image to read, but {got}; check the path."
-                # Not wrapped: a program may read it.
-                say(f"{image}: {system if isinstance(error, OSError) else error}", fold=False)
+                say(f"{image}: {error}", fold=False)  # a program may read it
         pixels = np.array([one for _, one in batch], np.float32).reshape(-1, *shape)
         for (image, _), record in zip(batch, deployed.records(pixels, threshold=threshold), strict=True):
             if OPTIONS.json:

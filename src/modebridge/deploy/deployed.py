@@ -105,7 +105,7 @@ class DeployedEnsemble:
 
     def check_whole(self) -> None:
         """Raise an error if the file classifies places, for which there is no answer in one line."""
-        if self.meta.get("places"):
+        if self.meta["places"]:
             raise ModebridgeError(
                 f"Expected a file that classifies whole images, but '{self.path}' classifies each of "
                 f"{' x '.join(map(str, self.meta['places']))} places; run it in Python with DeployedEnsemble.load."
@@ -189,7 +189,7 @@ def _onnx(path: Path, threads: int | None) -> tuple[dict[str, Any], Callable[[di
         options.intra_op_num_threads = threads
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     # All formats so far run with the images alone.
-    meta = read_metadata(session.get_modelmeta().custom_metadata_map[KEY], path, range(1, FORMAT + 1))
+    meta = read_metadata(session.get_modelmeta().custom_metadata_map[KEY], path, oldest=1)
     return meta, lambda feed: list(session.run(meta["outputs"], feed))
 
 
@@ -198,7 +198,7 @@ def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], li
     extra = {KEY: ""}
     with quiet():
         program = torch.export.load(path, extra_files=extra).module()
-    meta = read_metadata(extra[KEY], path, range(5, FORMAT + 1))
+    meta = read_metadata(extra[KEY], path, oldest=FORMAT)
 
     @torch.no_grad()
     def run(feed: Mapping[str, Array]) -> list[Array]:

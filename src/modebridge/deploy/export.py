@@ -121,15 +121,15 @@ def export(
     module = EnsembleModule(reference, fitted, inputs=names, outputs=meta["outputs"])
 
     def write(scratch: Path) -> None:
-        tensors, store = list(flatten(given).values()), None
+        examples, store = [list(flatten(one).values()) for one in (given, shorter) if one is not None], None
         writer = write_onnx if place.suffix == ".onnx" else _write_pt2
         if shorter is not None:
             free = {name: {**entry, "shape": [ANY]} for name, entry in meta["inputs"].items()}
             with suppress(ModebridgeError):  # a network that needs one length
-                store = writer(module, tensors, list(flatten(shorter).values()), {**meta, "inputs": free}, scratch)
+                store = writer(module, examples, {**meta, "inputs": free}, scratch)
                 meta["inputs"] = free
                 real.append(shorter)
-        store = store or writer(module, tensors, None, meta, scratch)
+        store = store or writer(module, examples[:1], meta, scratch)
         store(metadata_json(meta, place))
         seal(scratch)
         file = DeployedEnsemble.load(scratch)
@@ -152,14 +152,10 @@ def export(
 
 
 def _write_pt2(
-    module: EnsembleModule,
-    example: Tensors,
-    other: Tensors | None,
-    meta: Mapping[str, Any],
-    path: Path,
+    module: EnsembleModule, examples: Sequence[Tensors], meta: Mapping[str, Any], path: Path
 ) -> Callable[[str], None]:
     """Export the ensemble as a program of torch, as `write_onnx`."""
-    program = export_program(torch.export.export, "torch.export", module, example, other)
+    program = export_program(torch.export.export, "torch.export", module, examples)
 
     def write(metadata: str) -> None:
         with quiet():
@@ -206,13 +202,11 @@ class Library(NamedTuple):
     ensemble: Ensemble
     fitted: Calibration
     cascade: bool
-    exact: bool = False  # the ensemble is in float64
 
     def tables(self, images: Inputs) -> tuple[Tensor, Tensor]:
-        """The calibrated probabilities of the first base alone, and of all members."""
-        if self.exact:
-            images = map_inputs(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, images)
-        members = self.ensemble.table(images)
+        """The calibrated probabilities of the first base alone, and of all members, as exact as the ensemble is."""
+        dtype = self.ensemble.temperature.dtype
+        members = self.ensemble.table(map_inputs(lambda x: x.to(dtype) if x.is_floating_point() else x, images))
         return scale(members[0], self.fitted.first), scale(average(members), self.fitted.full)
 
     def ask(self, images: Inputs, threshold: float) -> Array:
@@ -231,7 +225,7 @@ class Library(NamedTuple):
             advice = "two runs of the library differ too, so switch off what is random in the network, such as dropout"
         elif not strict:
             with suppress(*FAILED):  # a network that needs float32
-                exact = self._replace(ensemble=copy.deepcopy(self.ensemble).double(), exact=True)
+                exact = self._replace(ensemble=copy.deepcopy(self.ensemble).double())
                 tolerance = max(tolerance, min(ROUNDING * self.difference(exact.ask, batches, ROUGHEST), ROUGHEST))
             if (found := self.difference(ask, batches, tolerance)) < tolerance:
                 return found

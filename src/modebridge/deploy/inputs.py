@@ -61,7 +61,7 @@ def pixel_doubts(pixels: tuple[float, float]) -> list[str]:
 
 def range_doubt(feed: Mapping[str, Array], meta: Mapping[str, Any]) -> str:
     """What to say of images far outside of the range that a file knows; nothing for others."""
-    (low, high), shape, table = meta.get("pixels", (0, 1)), list(meta.get("image") or []), next(iter(feed.values()))
+    (low, high), shape, table = meta["pixels"], meta["image"] or [], next(iter(feed.values()))
     least, most = float(table.min(initial=low)), float(table.max(initial=high))
     if shape[:-2] not in ([1], [3]) or (least >= 2 * low - high and most <= 2 * high - low):
         return ""
@@ -83,7 +83,7 @@ def specs_in(meta: Mapping[str, Any]) -> dict[str, Spec]:
 
 def output_specs(meta: Mapping[str, Any]) -> dict[str, Spec]:
     """The output specs of a file, from its metadata."""
-    classes, members, places = len(meta["classes"]), len(meta["members"]), meta.get("places", ())
+    classes, members, places = len(meta["classes"]), len(meta["members"]), meta["places"]
     before = {"probabilities": (classes,), "members": (members, classes), "sets": (classes,)}
     types = {"used": "int64", "sets": "bool", "answered": "bool"}
     shapes = {name: () if name == "used" else (*before.get(name, ()), *places) for name in meta["outputs"]}
@@ -183,11 +183,15 @@ class TooManyPixelsError(ModebridgeError):
 
 def from_path(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
     """Decode an image file on disk; see `from_bytes`."""
-    if path.is_dir():
-        raise ModebridgeError("Expected a folder of images, but it has none; check their endings.")
-    if path.exists() and not path.is_file():  # reading a pipe might never end
-        raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
-    return from_bytes(path.read_bytes(), shape)
+    try:
+        if path.is_dir():
+            raise ModebridgeError("Expected a folder of images, but it has none; check their endings.")
+        if path.exists() and not path.is_file():  # reading a pipe might never end
+            raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
+        return from_bytes(path.read_bytes(), shape)
+    except OSError as error:
+        got = "it does not exist" if isinstance(error, FileNotFoundError) else f"got '{error.strerror}'"
+        raise ModebridgeError(f"Expected an image to read, but {got}; check the path.") from error
 
 
 def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:

@@ -135,13 +135,14 @@ def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
         ) from error
 
 
-def read_metadata(text: str, path: Path, formats: range) -> dict[str, Any]:
-    """Parse the metadata of an intact file, if it is of one of the formats."""
+def read_metadata(text: str, path: Path, oldest: int) -> dict[str, Any]:
+    """Parse the metadata of an intact file, unless it is of an older format than the oldest, or of a newer one."""
     metadata: dict[str, Any] = json.loads(text)
-    if metadata["format"] not in formats:
+    if not oldest <= metadata["format"] <= FORMAT:
         hint = "install a newer modebridge" if metadata["format"] > FORMAT else "export it again"
-        raise ModebridgeError(f"Expected '{path}' to be of format {formats[-1]}, but got {metadata['format']}; {hint}.")
-    return metadata
+        raise ModebridgeError(f"Expected '{path}' to be of format {FORMAT}, but got {metadata['format']}; {hint}.")
+    # Before format 5 there was nothing else.
+    return metadata | {"places": metadata.get("places", []), "pixels": metadata.get("pixels", [0, 1])}
 
 
 def seal(path: Path) -> None:

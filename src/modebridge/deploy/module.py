@@ -12,7 +12,7 @@ from modebridge.batches import check_batch
 from modebridge.deploy.inputs import check_example
 from modebridge.ensembles import AnswerRule, Ensemble, Output, SetRule, fit_temperature, scale
 from modebridge.ensembles.forward import EvaluationOnly, average, cascaded, member_logits, probabilities_of
-from modebridge.ensembles.temperature import FLOOR, sampled
+from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files.adapters import quiet
 from modebridge.nets import Taps, frozen_copy, second
@@ -47,20 +47,19 @@ class Calibration(NamedTuple):
                 )
             return cls(own, own, sets, answers)
         pairs = [check_batch(item, "valid") for item in valid]
-        if not pairs:
-            raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
-        rows = [_sampled(ensemble.table(check_example(images, "valid")), labels.cpu()) for images, labels in pairs]
-        members, labels = torch.cat([each for each, _ in rows], dim=1), torch.cat([numbers for _, numbers in rows])
-        full = own if ensemble.calibrated else fit_temperature(average(members), labels)
-        first = full if len(members) == 1 else fit_temperature(members[0], labels)
-        table = scale(average(members), full)
+        pairs = [(check_example(images, "valid"), labels.cpu()) for images, labels in pairs]
+        table, labels = ensemble.averaged(pairs)
+        alone = table if len(ensemble) == 1 else Ensemble(ensemble.bases[0], [ensemble.first]).averaged(pairs)[0]
+        full = own if ensemble.calibrated else fit_temperature(table, labels)
+        first = full if alone is table else fit_temperature(alone, labels)
+        table = scale(table, full)
         if threshold is not None:
             if pairs[0][1].dim() > 1 and (sets or answers):
                 raise ModebridgeError(
                     "Expected a cascade of networks that classify places to have no sets or answers, since these hold "
                     "for places and it chooses by image, but got some; leave out the threshold."
                 )
-            table = cascaded(scale(members[0], first), table, threshold)[0]
+            table = cascaded(scale(alone, first), table, threshold)[0]
         if sets is not None:
             sets = SetRule.fit(table, labels, sets.coverage, sets.method, per_class=len(sets.limits) > 1)
         if answers is not None:
@@ -95,8 +94,7 @@ class EnsembleModule(EvaluationOnly):
                 "Expected an ensemble with the mean of probabilities, which is the only one that files have, but its "
                 f"mean is {ensemble.mean}; build it with mean='probability'."
             )
-        own = float(ensemble.temperature)
-        fitted = fitted or Calibration(own, own, ensemble.sets, ensemble.answers)
+        fitted = fitted or Calibration.of(ensemble, None, None)
         bases = [
             BaseModule(
                 base, sorted({tap for bridge, reads in ensemble.reads if k in reads for tap in bridge.taps}), inputs
@@ -175,31 +173,20 @@ class Others(EvaluationOnly):
         return self.outputs(*member_logits(found, list(bridges)))  # type: ignore[no-any-return]
 
 
-def _sampled(members: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The members' probabilities (M, N, K) and labels (N,) to fit on: see `temperature.sampled`."""
-    together, numbers = sampled(members.movedim(0, -2).flatten(-2), labels)
-    return together.view(len(together), len(members), -1).movedim(1, 0), numbers
-
-
 def _entropy(table: Tensor) -> Tensor:
     return -(table * (table + FLOOR).log()).sum(dim=-1)
 
 
 def export_program(
-    exporter: Callable[..., Any],
-    called: str,
-    module: nn.Module,
-    example: Tensors,
-    other: Tensors | None,
-    **options: Any,
+    exporter: Callable[..., Any], called: str, module: nn.Module, examples: Sequence[Tensors], **options: Any
 ) -> Any:
     """The program of a module that takes tensors in order, for any batch size; errors name the exporter `called`.
 
-    If there is another example, the axes in which the two differ may have any size.
+    The axes in which the first and the last example differ may have any size.
     """
     # Two rows: a batch size of one would become a constant. Contiguous, since strides become part of the program.
-    inputs = tuple(tensor[:1].expand(2, *tensor.shape[1:]).contiguous() for tensor in example)
-    sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(example, other or example, strict=True)]
+    inputs = tuple(tensor[:1].expand(2, *tensor.shape[1:]).contiguous() for tensor in examples[0])
+    sizes = [zip(one.shape, two.shape, strict=True) for one, two in zip(examples[0], examples[-1], strict=True)]
     free = [{0, *(axis for axis, (a, b) in enumerate(pairs) if a != b)} for pairs in sizes]
     shapes = (tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in free),)
     with quiet(), plain_attention():

@@ -28,13 +28,9 @@ MOST = 2**31 - 2**20
 
 @torch.no_grad()
 def write_onnx(
-    module: EnsembleModule,
-    example: Tensors,
-    other: Tensors | None,
-    meta: Mapping[str, Any],
-    path: Path,
+    module: EnsembleModule, examples: Sequence[Tensors], meta: Mapping[str, Any], path: Path
 ) -> Callable[[str], None]:
-    """Export the ensemble as ONNX; returns a function that writes it with its metadata. For `other` see `export`."""
+    """Export the ensemble as ONNX; returns a function that writes it with its metadata."""
     import onnx
 
     size = sum(tensor.nbytes for tensor in chain(module.parameters(), module.buffers()))
@@ -43,12 +39,12 @@ def write_onnx(
             f"Expected the weights to fit in one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
         )
     if meta["threshold"] is None:
-        model = _model(module, example, other, input_names=list(specs_in(meta)), output_names=meta["outputs"])
+        model = _model(module, examples, input_names=list(specs_in(meta)), output_names=meta["outputs"])
         for field, specs in ((model.graph.input, specs_in(meta)), (model.graph.output, output_specs(meta))):
             del field[:]
             field.extend(_values(specs))
     else:
-        model = _cascade(module, example, other, meta)
+        model = _cascade(module, examples, meta)
     onnx.checker.check_model(model)
 
     def write(metadata: str) -> None:
@@ -58,13 +54,13 @@ def write_onnx(
     return write
 
 
-def _model(module: nn.Module, example: Tensors, other: Tensors | None, **options: Any) -> Model:
+def _model(module: nn.Module, examples: Sequence[Tensors], **options: Any) -> Model:
     from onnx import inliner
 
     # Not optimized: onnxscript removes the addition of any constant below 1e-8 (rule add_0, onnxscript 0.7), such as
     # those before a logarithm. ONNX Runtime optimizes the graph when it loads it.
     options |= {"dynamo": True, "optimize": False, "verbose": False}
-    program = export_program(torch.onnx.export, "torch.onnx", module, example, other, **options)
+    program = export_program(torch.onnx.export, "torch.onnx", module, examples, **options)
     model = inliner.inline_local_functions(program.model_proto)
     # Remove torch's notes on the origin of each node, which contain paths of the exporting machine.
     for graph in _graphs_in(model.graph):
@@ -92,7 +88,7 @@ def _values(specs: Mapping[str, Spec], prefix: str = "") -> list[Any]:
     return [helper.make_tensor_value_info(prefix + name, kinds[name], ["batch", *shapes[name]]) for name in specs]
 
 
-def _cascade(module: EnsembleModule, example: Tensors, other: Tensors | None, meta: Mapping[str, Any]) -> Model:
+def _cascade(module: EnsembleModule, examples: Sequence[Tensors], meta: Mapping[str, Any]) -> Model:
     """A model with one more input, `threshold`: the confidence of the first base below which all members run.
 
     The first base runs on all images. If it is unsure of some, the branch of an `If` gathers these, runs the other
@@ -104,16 +100,8 @@ def _cascade(module: EnsembleModule, example: Tensors, other: Tensors | None, me
     node, outputs, inputs = helper.make_node, list(meta["outputs"]), list(specs_in(meta))
     # What the other members read: the logits and features of the first base, and the inputs if there is another base.
     again = bool(len(module.others.bases))
-    read, read_other = (
-        None if given is None else (*module.first(*[tensor[:1] for tensor in given]), *(given if again else ()))
-        for given in (example, other)
-    )
-    assert read is not None
-    models = [
-        _model(module.first, example, other),
-        _model(module.alone, read[:1], None),
-        _model(module.others, read, read_other),
-    ]
+    read = [(*module.first(*[tensor[:1] for tensor in given]), *(given if again else ())) for given in examples]
+    models = [_model(module.first, examples), _model(module.alone, [read[0][:1]]), _model(module.others, read)]
     first, given = _renamed(models[0], inputs, "first/")
     alone, tables = _renamed(models[1], given[:1], "alone/")
     unsure = {f"unsure/{name}": name for name in (*given, *(inputs if again else ()))}

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callabl
     """
     config = config or ServeConfig()
     file = DeployedEnsemble.load(path)
-    for doubt in pixel_doubts(file.meta.get("pixels", (0, 1))):
+    for doubt in pixel_doubts(file.meta["pixels"]):
         warnings.warn(doubt, stacklevel=2)
     app = application(file, config)
     settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=30)
@@ -212,8 +213,8 @@ class _Server:
                     while len(batch) < self.config.batch:
                         batch.append(await self.queue.get())
             # Only sequences of one length can run together.
-            for group in _grouped(batch):
-                await self.run(group)
+            for _, group in groupby(sorted(batch, key=_shapes), _shapes):
+                await self.run(list(group))
 
     async def run(self, batch: list[tuple[dict[str, Array], asyncio.Future[Any]]]) -> None:
         inputs = {name: np.concatenate([row[name] for row, _ in batch]) for name in self.specs}
@@ -240,8 +241,5 @@ def _json(data: bytes) -> Any:
         ) from error
 
 
-def _grouped(batch: list[tuple[dict[str, Array], Any]]) -> list[list[tuple[dict[str, Array], Any]]]:
-    groups: dict[tuple[tuple[int, ...], ...], list[tuple[dict[str, Array], Any]]] = {}
-    for row, future in batch:
-        groups.setdefault(tuple(table.shape for table in row.values()), []).append((row, future))
-    return list(groups.values())
+def _shapes(item: tuple[dict[str, Array], Any]) -> list[tuple[int, ...]]:
+    return [table.shape for table in item[0].values()]

@@ -21,7 +21,6 @@ from modebridge.errors import ModebridgeError, quoting, some
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 UNUSED = ("auto_mapping", "base_model_name", "inference_mode", "init_", "megatron", "peft_version", "revision")
 """Beginnings of keys of a config that do not change what a trained adapter computes."""
-DROPOUT = "dropout"
 
 
 def has_adapter(net: nn.Module) -> bool:
@@ -81,8 +80,7 @@ def describe_adapter(net: Any, model: Mapping[str, Any] | None) -> dict[str, Any
     config = _config(net)
     if model is None or not config.get("base_model_name_or_path"):
         return None
-    kept = {key: value for key, value in config.items() if not key.startswith(UNUSED) and DROPOUT not in key}
-    kept = json.loads(json.dumps(kept, default=_plain))
+    kept = json.loads(json.dumps(_kept(config), default=_plain))
     base = {**model, "name": str(config["base_model_name_or_path"]), "revision": config.get("revision")}
     description = {"adapter": kept, "base": base, "weights": _base_hash(net), "active": net.active_adapter}
     try:
@@ -106,8 +104,7 @@ def build_adapted(description: Mapping[str, Any]) -> nn.Module:
         # A head for another number of classes is replaced by the adapter's; the hash covers all that is used.
         model = cls.from_pretrained(base["name"], ignore_mismatched_sizes=True, **options)
         kept = {key: value for key, value in adapter.items() if not key.startswith(UNUSED)}
-        name = description.get("active", "default")  # earlier versions did not store it
-        net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True), name)
+        net: nn.Module = peft.get_peft_model(model, make(**kept, inference_mode=True), description["active"])
     check_base(net, description)
     return net
 
@@ -150,8 +147,11 @@ def _config(net: Any) -> dict[str, Any]:
 
 def _function(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a config decides what is computed, comparable."""
-    kept = {key: value for key, value in config.items() if not key.startswith(UNUSED) and DROPOUT not in key}
-    return {key: sorted(set(value)) if isinstance(value, list | set) else value for key, value in kept.items()}
+    return {k: sorted(set(value)) if isinstance(value, list | set) else value for k, value in _kept(config).items()}
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith(UNUSED) and "dropout" not in key}
 
 
 def _plain(value: object) -> object:

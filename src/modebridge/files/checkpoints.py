@@ -75,16 +75,13 @@ def load_checkpoint(
     check_net(net)
     if not isinstance(path, str | PathLike):
         raise ModebridgeError(f"Expected one path, but got {type(path).__name__}; load_checkpoints takes several.")
-    file = Path(path)
-    if (folder := _pretrained_folder(net, file)) is not None:
-        return _from_pretrained(net, folder)
-    places = find_places(read_state(file), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
-    if len(places) > 1:
+    found = _modes_in(net, Path(path), ema=ema, prefix=prefix, ignore=ignore)
+    if len(found) > 1:
         raise ModebridgeError(
-            f"Expected '{file}' to hold one {type(net).__name__}, but got {len(places)}, "
-            f"{some([place.path for place in places])}; choose one with prefix=, or load all with load_checkpoints."
+            f"Expected '{path}' to hold one {type(net).__name__}, but got {len(found)}, "
+            f"{some([place for place, _ in found])}; choose one with prefix=, or load all with load_checkpoints."
         )
-    return _mode(net, places[0].tensors, file)
+    return found[0][1]
 
 
 def load_checkpoints(
@@ -125,12 +122,16 @@ def load_checkpoints(
         # A folder of one network may hold other files with such endings, as Trainer's training_args.bin.
         whole = _pretrained_folder(net, path) is not None or not os.path.isdir(path)  # noqa: PTH112 - False if too long
         for file in [path] if whole else weight_files(path):
-            if (folder := _pretrained_folder(net, file)) is not None:
-                modes.append(_from_pretrained(net, folder))
-            else:
-                places = find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
-                modes += [_mode(net, place.tensors, file) for place in places]
+            modes += [mode for _, mode in _modes_in(net, file, ema=ema, ignore=ignore)]
     return modes
+
+
+def _modes_in(net: nn.Module, file: Path, **options: Any) -> list[tuple[str, Mode]]:
+    """Every mode in a file, with its place there, or the one in a folder of `save_pretrained`."""
+    if (folder := _pretrained_folder(net, file)) is not None:
+        return [("", _from_pretrained(net, folder))]
+    places = find_places(read_state(file), net, **options, what=f"'{file}'")
+    return [(place.path, _mode(net, place.tensors, file)) for place in places]
 
 
 def _pretrained_folder(net: nn.Module, path: Path) -> Path | None:

@@ -149,22 +149,23 @@ def _base_names(net: nn.Module) -> set[str]:
 
 def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> Ensemble:
     config, what = parts.config, "the network"
-    stored = parts.each("modes", config["modes"])
-    if config["net"] and "adapter" in config["net"]:
-        net = build_adapted(config["net"]) if net is None else _same_class(net, config["class"], what)
-        check_base(net, config["net"])
-        shared = _mode_parts(Mode.from_module(net)).tensors
-        stored = [{**shared, **tensors} for tensors in stored]
-    modes = [_mode(Parts(config, tensors)) for tensors in stored]
+    described, stored = config["net"], parts.each("modes", config["modes"])
+    adapted = described is not None and "adapter" in described
     if net is not None:
         net = _same_class(net, config["class"], what)
-    elif config["net"] is not None:
-        net = frozen_copy(build(config["net"], modes[0].state))
+        if adapted:
+            check_base(net, described)
+    elif described is not None:
+        net = frozen_copy(build_adapted(described) if adapted else build(described, stored[0]))
     else:
         raise ModebridgeError(
             f"Expected net, because how to build {config['class']} is not stored with its weights, but got none; pass "
             "net=, a module of the same architecture."
         )
+    if adapted:
+        shared = _mode_parts(Mode.from_module(net)).tensors
+        stored = [{**shared, **tensors} for tensors in stored]
+    modes = [_mode(Parts(config, tensors)) for tensors in stored]
     fill(net, modes[0].state, what)
     shapes = {name: buffer.shape for name, buffer in net.named_buffers()}
     constants = below(parts.tensors, "constants.")
@@ -185,9 +186,8 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
             "calibrate and save it again."
         )
     ensemble.temperature, ensemble._fitted = temperature, fitted
-    # Folders of earlier versions have no rules.
-    ensemble.sets = SetRule(**config["sets"]) if config.get("sets") else None
-    ensemble.answers = AnswerRule(**config["answers"]) if config.get("answers") else None
+    ensemble.sets = SetRule(**config["sets"]) if config["sets"] else None
+    ensemble.answers = AnswerRule(**config["answers"]) if config["answers"] else None
     return ensemble
 
 

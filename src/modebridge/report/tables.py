@@ -165,9 +165,6 @@ def study_table(table: StudyTable) -> Table:
     return drawn
 
 
-COLUMNS = ("members", "cost", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
-
-
 DECISIONS = {
     Column("AURC", 2, "down"): ("aurc", 100),
     Column("E-AURC", 2, "down"): ("excess_aurc", 100),
@@ -199,27 +196,20 @@ def terminal_table(rows: Sequence[Row], training: Mapping[str, float]) -> Table:
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The results table as Markdown."""
-    dees = dee_cells(rows)
-    return _markdown(COLUMNS, [[*_cells(row), dees[row.name]] for row in rows])
+    dees, lines = dee_cells(rows), []
+    for row in rows:
+        scored, cost = row.scores, row.scores.cost
+        prices = [f"x{cost.relative_flops:.2f}", f"x{cost.relative_params:.2f}", f"{100 * scored.accuracy:.1f}"]
+        lines.append(
+            [row.name, *prices, *(f"{one:.3f}" for one in (scored.nll, scored.ece, scored.brier)), dees[row.name]]
+        )
+    return _markdown(("members", "cost", "params", "ACC %", "NLL", "ECE", "Brier", "DEE"), lines)
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Scored rows as plain, flat data for JSON; values that are not finite become None."""
     names = ("name", "family", "role", "note")
     return [{**{name: getattr(row, name) for name in names}, **row.scores.to_dict()} for row in rows]
-
-
-def _cells(row: Row) -> list[str]:
-    scored = row.scores
-    return [
-        row.name,
-        f"x{scored.cost.relative_flops:.2f}",
-        f"x{scored.cost.relative_params:.2f}",
-        f"{100 * scored.accuracy:.1f}",
-        f"{scored.nll:.3f}",
-        f"{scored.ece:.3f}",
-        f"{scored.brier:.3f}",
-    ]
 
 
 def dee_cells(rows: Sequence[Row]) -> dict[str, str]:
