@@ -100,10 +100,9 @@ class Cascade(Predictor):
                 f"{average_cost:g}; change it."
             )
         self.sets = self.answers = None
-        first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
         self.ensemble.calibrate(valid)
-        table, labels = first.averaged(valid)
-        self.first_temperature.fill_(fit_temperature(table, labels))
+        alone = self.collect(valid, lambda images, _: probabilities_of(self.ensemble.read(0, images)[0]))
+        self.first_temperature.fill_(fit_temperature(*alone))
         if average_cost is not None:
             share = (average_cost - 1) / (most - 1)
             sure = [confidence_of(self._alone(check_batch(item, "valid")[0])[0]) for item in valid]

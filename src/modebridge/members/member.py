@@ -7,8 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -32,12 +31,11 @@ LAST = 1000.0
 """The order of rows after those of all deep ensembles."""
 
 
-@dataclass(frozen=True)
-class ArtefactData:
-    """The result of making a node: its tensors, and metadata to keep with them."""
+class ArtefactData(NamedTuple):
+    """What is kept of a node: its tensors, and metadata."""
 
     tensors: Tensors
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
 
 
 Made: TypeAlias = dict[str, ArtefactData]

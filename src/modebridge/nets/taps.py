@@ -86,7 +86,11 @@ class Inspection:
 
     @property
     def last_map(self) -> Tap | None:
-        """The last map of a network without blocks, whose mean over places says most; None for other networks."""
+        """Where a perceptron reads instead of a chosen map, on networks without blocks: at the last one.
+
+        There the mean of an earlier map says little: on digits (four times three networks) NLL .690 instead of .519,
+        one network .564.
+        """
         maps = [
             tap for tap in self.taps if not tap.inner and tap.layout not in ("vector", "tokens") and not _pooled(tap)
         ]
@@ -163,14 +167,16 @@ def find_taps(net: nn.Module, example: Inputs | Batch) -> Inspection:
     return Inspection(type(net).__name__, tuple(taps), refused, *facts, preferred)
 
 
-def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
-    """The taps that a bridge reads, given or chosen, and the layout of their features, if known."""
+def taps_to_read(
+    net: nn.Module, tap: str | Sequence[str] | None, images: Inputs
+) -> tuple[list[str], Layout | None, Tap | None]:
+    """The taps that a bridge reads, given or chosen, the layout of their features, if known, and `last_map`."""
     taps = listed_taps(net, tap)
     if isinstance(net, ResNet) and (taps or net.paper_tap):
-        return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
-    inspected = find_taps(net, images)
+        return taps or [str(net.paper_tap)], None, None  # needs no inspection, and recipes plan many bridges
+    inspected, last = find_taps(net, images), None
     if not taps:
-        taps = [inspected.chosen.name]
+        taps, last = [inspected.chosen.name], inspected.last_map
         if inspected.chosen.before < EARLY:
             why = "; ".join(f"{name} {reason}" for name, reason in inspected.refused.items()) or "there are none"
             warnings.warn(
@@ -184,7 +190,7 @@ def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs
             f"Expected the taps of a bridge to have features of one layout, but got {[layouts.get(n) for n in taps]}; "
             "choose others."
         )
-    return taps, layouts.get(taps[0])
+    return taps, layouts.get(taps[0]), last
 
 
 def listed_taps(net: nn.Module, tap: str | Sequence[str] | None) -> list[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     KINDS,
+    ArtefactData,
     HeadsMember,
     Member,
     ModeMember,
@@ -25,7 +26,7 @@ from modebridge.members import (
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.plan import GIVEN, doubts, find_recipe_of, recipe_in, setting_for
-from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
 
@@ -71,12 +72,12 @@ def read_answers(folder: RunFolder, *, planned: bool = False) -> LogitTable:
     recipe = recipe_in(folder)
     if not labels:
         raise _unfinished(folder, "labels")
-    found: dict[Member, Artefact] = {}
+    found: dict[Member, ArtefactData] = {}
     for place in folder.places("logits"):
-        tensors, meta = folder.read(place)
-        if tensors and "id" in meta and meta["scored_on"] == labels_meta["scored_on"]:
+        kept = folder.read(place)
+        if kept.tensors and "id" in kept.metadata and kept.metadata["scored_on"] == labels_meta["scored_on"]:
             with suppress(ModebridgeError):  # of a kind that this program does not know
-                found[parse_member(place.partition("/")[2])] = tensors, meta
+                found[parse_member(place.partition("/")[2])] = kept
     ids = {member.name: meta["id"] for member, (_, meta) in found.items()}
     for member, (_, meta) in list(found.items()):
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
@@ -92,7 +93,7 @@ def read_answers(folder: RunFolder, *, planned: bool = False) -> LogitTable:
     return table_of({member: found[member] for member in order}, labels)
 
 
-def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> LogitTable:
+def table_of(found: Mapping[Member, ArtefactData], labels: Mapping[str, Tensor]) -> LogitTable:
     """The predictions and costs of members, from the artifacts of their logits."""
     return LogitTable(
         valid={member.name: logits["valid"] for member, (logits, _) in found.items()},

@@ -16,6 +16,7 @@ from typing import Any
 
 from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
+    ArtefactData,
     Loaded,
     Member,
     ModeMember,
@@ -147,7 +148,7 @@ class Run:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
         places = {member: Logits(member).place for member in with_reads(members)}
         tables = self.tensors([*map(Logits, places), Labels()])
-        found = {member: (tables[place], self.folder.meta(place)) for member, place in places.items()}
+        found = {member: ArtefactData(tables[place], self.folder.meta(place)) for member, place in places.items()}
         return table_of(found, tables[Labels().place])
 
     @cached_property
