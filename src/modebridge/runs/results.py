@@ -20,11 +20,13 @@ from modebridge.members import (
     base_epochs,
     members_of,
     nodes_behind,
+    nodes_of,
     parse_member,
     row_plans,
 )
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
+from modebridge.runs.logits import SampleImages
 from modebridge.runs.plan import GIVEN, doubts, find_recipe_of, recipe_in, setting_for
 from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
@@ -143,7 +145,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         answers=answers,
         classes=setting_for(recipe, seed, folder).facts.class_names,
         profiles={name: [CurvePoint(*row) for row in points.tolist()] for name, points in profiles.items()},
-        samples=_samples(folder, recipe),
+        samples=Samples(**shown) if (shown := folder.read(SampleImages(*recipe.curves()[0]).place).tensors) else None,
         heads=_of_heads(existing, recipe, answers),
         bridges=_of_bridges(existing, answers),
         training=training_of(folder, rows),
@@ -177,12 +179,6 @@ def training_of(folder: RunFolder, rows: Sequence[Row]) -> dict[str, float]:
     return {row.name: base_epochs([parse_member(name) for name in row.members], setting) for row in rows}
 
 
-def _samples(folder: RunFolder, recipe: Recipe) -> Samples | None:
-    i, j = recipe.curves()[0]
-    tensors, _ = folder.read(f"samples/{i}-{j}")
-    return Samples(tensors["images"], tensors["numbers"]) if tensors else None
-
-
 def _of_heads(members: Sequence[Member], recipe: Recipe, answers: LogitTable) -> Agreement:
     """The heads of the first member with several, each beside all modes."""
     first = next((one for one in members if isinstance(one, HeadsMember) and one.parts == ("others",)), None)
@@ -204,7 +200,8 @@ def _of_bridges(members: Sequence[Member], answers: LogitTable) -> Agreement:
 
 def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:
     """The metadata of every trained artifact by folder and name, in the order of training."""
-    kinds = dict.fromkeys(node.folder for node in nodes_behind(members_of(recipe), recipe) if node.trained)
+    nodes = nodes_behind(nodes_of(members_of(recipe), recipe), recipe)
+    kinds = dict.fromkeys(node.folder for node in nodes if node.trained)
     metas = {kind: {place.partition("/")[2]: folder.meta(place) for place in folder.places(kind)} for kind in kinds}
     return {kind: {name: meta for name, meta in some.items() if meta} for kind, some in metas.items()}
 
