@@ -248,9 +248,6 @@ class MatchingObjective(Objective[T]):
     """Train networks to match frozen ones on mixed images (`draw_mixing`); each frozen one runs once per batch."""
 
     def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
-        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
-            if not alpha >= 0:
-                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
         self.bases = bases
         self._mixup, self._cutmix = mixup, cutmix
         # By member: the loss in training, the loss of the same network in evaluation mode, its start, and the network.

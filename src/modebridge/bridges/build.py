@@ -102,9 +102,8 @@ def build_bridge(
             f"Expected the body of '{name}' to take at most {budget:g} of the base's {base:,.0f} multiply-adds, "
             f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
-    plan = None if isinstance(target, int) else target
-    own = plan.r if plan else None, name, flops / base if base else None, heads
-    return Bridge(body, modes, taps, *own, target=plan, flops=flops, outputs=logits.shape[1:])
+    aim, share = None if isinstance(target, int) else target, flops / base if base else None
+    return Bridge(body, modes, taps, None, name, share, heads, target=aim, flops=flops, outputs=logits.shape[1:])
 
 
 def build_body(
