@@ -65,8 +65,7 @@ class Cascade(Predictor):
 
     def __repr__(self) -> str:
         threshold = None if self._threshold is None else round(self._threshold, 4)
-        rules = f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
-        return f"Cascade({self.ensemble}, threshold={threshold}{rules})"
+        return f"Cascade({self.ensemble}, threshold={threshold}{self._rules()})"
 
     @property
     def threshold(self) -> float:

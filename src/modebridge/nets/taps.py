@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import inputs_of, map_inputs, take_rows
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError, aligned, near
 from modebridge.nets.flops import ForwardTrace, Shape, watch
 from modebridge.nets.quirks import on_copy
 from modebridge.nets.resnet import ResNet
@@ -82,7 +82,10 @@ class Inspection:
                 return tap
         outer = [tap for tap in self.taps if not tap.inner] or list(self.taps)
         # Of equal ones the last: the activation after a convolution rather than the convolution itself.
-        return min(reversed(outer), key=_distance)
+        return min(
+            reversed(outer),
+            key=lambda tap: abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if _pooled(tap) else 0),
+        )
 
     @property
     def last_map(self) -> Tap | None:
@@ -119,19 +122,11 @@ class Inspection:
             rows.append([mark, tap.name, sizes, tap.layout, f"{tap.before:.1%}", f"{tap.after:.1%}"])
             if self.priced:
                 rows[-1] += ["-", "-"] if tap.bridge is None else [f"{share:+.1%}" for share in tap.bridge]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if k > 3 else cell.ljust(width)
-                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
         hidden = len(self.taps) - len(shown)
         notes = [f"{hidden} more inside blocks: table(every=True)"] if hidden else []
         notes += [f"{len(self.refused)} cannot be tapped: see .refused"] if self.refused else []
         head = f"{self.kind}: {self.flops:,.0f} multiply-adds, {self.classes} classes"
-        return "\n".join([head, *lines, *(["; ".join(notes)] if notes else [])])
+        return "\n".join([head, *aligned(rows, 4), *(["; ".join(notes)] if notes else [])])
 
     def __str__(self) -> str:
         return self.table()
@@ -279,7 +274,3 @@ def _pooled(tap: Tap) -> bool:
     # The axis of the channels; all other axes are positions.
     channels = 0 if tap.layout in ("map", "sequence", "volume") else len(tap.shape) - 1
     return math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
-
-
-def _distance(tap: Tap) -> float:
-    return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if _pooled(tap) else 0)
