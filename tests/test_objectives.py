@@ -157,14 +157,9 @@ def test_other_positions_and_the_batch_norm_curve():
 
 
 def test_bad_objectives():
-    net, ends, plans = planned("frn", torch.float32)
-    for bridges, sentence in [
-        ({"a": Bridge(nn.Identity(), ends[:1], "layers.1")}, "'a' to have a target to learn, but it has none"),
-        ({"a": Bridge(nn.Identity(), ends[:1], "layers.1", target=heads_target([label_target()] * 2))}, "one head per"),
-    ]:
-        with pytest.raises(ModebridgeError, match=sentence):
-            BridgeObjective(net, bridges)
-    with pytest.raises(ModebridgeError, match="mixup to be at least 0"):
-        BridgeObjective(net, {"a": plans["labels"]}, -1.0)
+    net, ends, _ = planned("frn", torch.float32)
+    assert Bridge(nn.Identity(), ends[:1], "layers.1", target=heads_target([label_target()] * 2)).heads == 2
+    with pytest.raises(ModebridgeError, match="'a' to have a target to learn, but it has none"):
+        BridgeObjective(net, {"a": Bridge(nn.Identity(), ends[:1], "layers.1")})
     with pytest.raises(ModebridgeError, match="bridges by name to train, but got none"):
         fit_bridges(net, {}, loader())

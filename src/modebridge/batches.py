@@ -231,17 +231,6 @@ def check_batch(item: object, what: str) -> Batch:
     return inputs, labels if labels.dim() == 1 else labels.masked_fill((labels < 0) | (labels == UNLABELED), IGNORED)
 
 
-def check_images(item: object, what: str) -> tuple[Tensor, Tensor]:
-    """Like `check_batch`, where only a single tensor of images is accepted."""
-    images, labels = check_batch(item, what)
-    if not isinstance(images, Tensor):
-        raise ModebridgeError(
-            f"Expected {what} to yield one tensor of images, but got several inputs ({', '.join(images)}); "
-            "wrap the network in a module with one input."
-        )
-    return images, labels
-
-
 def check_type(tensor: Tensor, name: str, what: str) -> None:
     """Raise an error if the dtype of an input shows that it is not ready for a network."""
     # Integers are tokens or masks; bytes are images that were not scaled.

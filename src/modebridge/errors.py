@@ -56,6 +56,17 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" if name else "the top" for name in names[:3]) + more
 
 
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Rows of texts as lines with aligned columns, of which the first ones start at the left.
+
+    >>> aligned([["", "cost"], ["one", "1"]])
+    ['     cost', 'one     1']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = "<" * left + ">" * (len(widths) - left)
+    return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in rows]
+
+
 def plural(count: float, noun: str) -> str:
     """A count with its noun.
 

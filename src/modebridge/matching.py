@@ -176,11 +176,10 @@ def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
     """The share of an image in each place of its mixture: (B, 1, H, W), (B, T) of tokens, or (B,) for mixup alone."""
     if "box" not in draw:
         return draw["share"]
-    height, width = image_size(inputs)
-    if not height:
-        return draw["share"][:, None] * ~_within(_span(draw["box"]), 2, width)
-    inside = _within(draw["box"], 1, height)[:, :, None] & _within(draw["box"], 2, width)[:, None, :]
-    return (draw["share"][:, None, None] * ~inside)[:, None]
+    outside = _outside(draw["box"], inputs)
+    if outside.dim() == 2:
+        return draw["share"][:, None] * outside
+    return (draw["share"][:, None, None] * outside)[:, None]
 
 
 def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
@@ -191,12 +190,8 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
     share = draw["share"].to(dtype)
     if "box" not in draw:
         return share
-    height, width = image_size(inputs)
-    if not height:
-        left, right = _edges(_span(draw["box"]), 2, width)
-        return share * (width - (right - left)) / width
-    (top, bottom), (left, right) = _edges(draw["box"], 1, height), _edges(draw["box"], 2, width)
-    return share * (height * width - (bottom - top) * (right - left)) / (height * width)
+    outside = _outside(draw["box"], inputs).flatten(1)
+    return share * outside.sum(dim=1) / outside.shape[1]
 
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
@@ -233,32 +228,26 @@ def suits_cutmix(inputs: Inputs) -> bool:
         return False
 
 
-def _span(box: Tensor) -> Tensor:
-    """A box of a sequence: its length is the share of the area that a box of an image has."""
-    return torch.cat([box[:, :1].square(), box[:, 1:]], dim=1)
+def _outside(box: Tensor, inputs: Inputs) -> Tensor:
+    """Which pixels (B, H, W), or tokens (B, T), are outside of each box."""
+    side, down, across = box.unbind(dim=1)
+    height, width = image_size(inputs)
+    if not height:  # the length of a sequence's box is the share of the area that a box of an image has
+        return ~_within(side.square(), across, width)
+    return ~(_within(side, down, height)[:, :, None] & _within(side, across, width)[:, None, :])
 
 
-def _within(box: Tensor, axis: int, length: int) -> Tensor:
-    """Which pixels along an axis are in each box: (B, length)."""
-    first, last = _edges(box, axis, length)
-    pixels = torch.arange(length, device=box.device)
-    return (pixels >= first[:, None]) & (pixels < last[:, None])
-
-
-def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
-    """The first pixel of each box along an axis and the one after its last; half a side rounds down, as in theirs."""
-    half = (box[:, 0] * length).long() // 2
-    center = (box[:, axis] * length).long()
-    return (center - half).clamp(min=0), (center + half).clamp(max=length)
+def _within(side: Tensor, center: Tensor, length: int) -> Tensor:
+    """Which pixels along an axis are in each box: (B, length); half a side rounds down, as in theirs."""
+    half, middle = (side * length).long() // 2, (center * length).long()
+    pixels = torch.arange(length, device=side.device)
+    return (pixels >= (middle - half)[:, None]) & (pixels < (middle + half)[:, None])
 
 
 class MatchingObjective(Objective[T]):
     """Train networks to match frozen ones on mixed images (`draw_mixing`); each frozen one runs once per batch."""
 
     def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
-        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
-            if not alpha >= 0:
-                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
         self.bases = bases
         self._mixup, self._cutmix = mixup, cutmix
         # By member: the loss in training, the loss of the same network in evaluation mode, its start, and the network.

@@ -16,9 +16,9 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.batches import check_batch
-from modebridge.errors import ModebridgeError, some
+from modebridge.errors import ModebridgeError
 from modebridge.nets import check_given, check_ties, frozen_copy, run
-from modebridge.nets.quirks import check_weights
+from modebridge.nets.quirks import check_state, check_weights
 from modebridge.types import Batches, Params
 
 
@@ -61,6 +61,7 @@ class Mode(Saved):
 
         Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
+        check_state(state)
         net_params, net_buffers, aliases = tensors_of(net)
         if aliases:
             check_ties(state, aliases)
@@ -169,12 +170,6 @@ def to_mode(net: nn.Module, given: Trained) -> Mode:
         check_given(net, given)
         return Mode.from_module(given)
     if isinstance(given, Mapping):
-        inner = [str(name) for name, value in given.items() if isinstance(value, Mapping)]
-        if inner and not any(isinstance(value, Tensor) for value in given.values()):
-            raise ModebridgeError(
-                f"Expected a state dict, but got a checkpoint with {some(inner)}; pass checkpoint['{inner[0]}'], or "
-                "the path of its file."
-            )
         return Mode.from_state_dict(net, given)
     if isinstance(given, str | PathLike):
         from modebridge.files import load_checkpoint

@@ -119,14 +119,8 @@ def test_wrong_wishes(made):
     for more, message in (
         (("--threshold", "0.5", "--average-cost", "1.1"), "--threshold or --average-cost, but got both; give one."),
         (("--threshold", "nan"), "Expected --threshold to be a probability"),
-        (
-            ("--average-cost", "0.5", "--members", "mode-0,I-0-1-small"),
-            "that of the first network, but got 0.5",
-        ),
-        (
-            ("--average-cost", "9", "--members", "mode-0,mode-1"),
-            "below that of all members, x2, but got 9;",
-        ),
+        (("--average-cost", "0.5", "--members", "mode-0,I-0-1-small"), "that of the first network, but got 0.5"),
+        (("--average-cost", "9", "--members", "mode-0,mode-1"), "below that of all members, x2, but got 9;"),
         (("--average-cost", "1.15", "--members", "one network"), "two members for a cascade, but got only mode-0;"),
     ):
         answer = invoke("export", root / "run", root / "x.onnx", *more)

@@ -173,10 +173,7 @@ def test_bad_questions_are_said(cascade):
         ({"example": images(1) * float("nan")}, "example to be finite"),
         ({"classes": ["one"]}, "one name per class, 10 names, but got 1"),
         ({"info": {"names": ["one"]}}, "one name per mode and bridge, 2 names, but got 1"),
-        (
-            {"info": {"score": {}}},
-            "info to have names, .*, but got 'score'; did you mean scores",
-        ),
+        ({"info": {"score": {}}}, "info to have names, .*, but got 'score'; did you mean scores"),
         ({"info": {"scores": {"nll": torch.ones(1)}}}, "to store in '.*fast.onnx', but got 'Object of type Tensor"),
         ({"info": {"scores": {"accuracy": float("nan")}}}, "Expected finite numbers, .* to store in '.*fast.onnx'"),
         ({"outputs": ["entropies"]}, "extra outputs, but got 'entropies'; did you mean entropy"),

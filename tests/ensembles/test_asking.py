@@ -72,8 +72,7 @@ def test_copies_and_networks_taken_out_read_for_themselves():
     assert torch.equal(base(batch).softmax(-1), own.members(batch)[0])
     tap = own._taps[0][0]
     torch.testing.assert_close(
-        Tapped(nn.Sequential(base), [f"0.{tap}"])(batch)[1][f"0.{tap}"],
-        Tapped(base, [tap])(batch)[1][tap],
+        Tapped(nn.Sequential(base), [f"0.{tap}"])(batch)[1][f"0.{tap}"], Tapped(base, [tap])(batch)[1][tap]
     )
     assert not any(module._forward_hooks for module in Ensemble(base, [Mode.from_module(base)]).modules())
 

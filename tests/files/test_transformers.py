@@ -70,10 +70,7 @@ def test_from_two_folders_to_one_file(kind: Any, runs: Path, capfd: pytest.Captu
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"num_hidden_layers": 30_000}, "larger than the stored weights"),
-        ({"hidden_size": -1}, "to be built, but got"),
-    ],
+    [({"num_hidden_layers": 30_000}, "larger than the stored weights"), ({"hidden_size": -1}, "to be built, but got")],
 )
 def test_configs_of_others(change: dict[str, Any], message: str, runs: Path) -> None:
     from modebridge.files.rebuilding import build, describe

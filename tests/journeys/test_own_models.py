@@ -34,8 +34,7 @@ SLOW = [("timm resnet18", "I"), ("torchvision resnet18", "I"), ("timm vit_tiny",
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES],
+    ("name", "kind"), [pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
 )
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()

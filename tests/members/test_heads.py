@@ -12,7 +12,7 @@ from torch import nn
 from modebridge import trees
 from modebridge.bridges import build_bridge, curve_target, heads_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
-from modebridge.members import HeadsMember, ModeMember, PointMember, load_curve, members_of, parse_member, row_plans
+from modebridge.members import HeadsMember, ModeMember, Pin, PointMember, members_of, parse_member, row_plans
 from modebridge.members.setting import Setting
 from modebridge.training import fit_many
 from tests.members.one_run import HEADS, finished, recipe
@@ -53,7 +53,7 @@ def test_each_has_the_weights_that_the_library_gives() -> None:
     run, answers = finished()
     setting, modes = run.setting, [run.load(ModeMember(k)) for k in range(3)]
     tensors = run.tensors([node for j in (1, 2) for node in PointMember(0, j).nodes(run.recipe)])
-    middle = [curve_target(load_curve(setting, tensors, 0, j)) for j in (1, 2)]
+    middle = [curve_target(Pin(0, j).load(setting, tensors)) for j in (1, 2)]
     wanted = {HEADS[0]: [mode_target(modes[1]), mode_target(modes[2])], HEADS[1]: [*middle, label_target()]}
     for name, targets in wanted.items():
         on = setting.net, setting.example, modes[:1], heads_target(targets)

@@ -143,10 +143,7 @@ def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.Mon
         ("timm:vit_tiny_patch16_224(depth=1)", r"to run on the data's images, \(1, 8, 8\) of torch.float32, but got"),
         ("MINE:none", "to be a function in '.*mine.py', but it has no 'none'; (did you mean|choose one of) "),
         ("MINE:five", r"logits of \(batch, 10\), one per class of the data, but got \(2, 5\)"),
-        (
-            "MINE:raises",
-            r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero' in line \d+; ",
-        ),
+        ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero' in line \d+; "),
         ("MINE:number", "to return a torch.nn.Module, but got int"),
         ("MINE:asks", "to run, but got TypeError: .*missing 1 required positional argument: 'width'"),
         ("/no/such/file.py:net", "Expected '/no/such/file.py' to be a Python file, but there is no such file"),

@@ -27,10 +27,7 @@ def heights(svg: str) -> dict[str, float]:
 
 
 def test_lines_have_a_legend_below_the_axes_and_whole_ticks() -> None:
-    lines = {
-        "a <b>": ([0.0, 1.0, 2.0, 2.0], [1.0, math.nan, 3.0, 4.0]),
-        "second": ([0.0, 1.0, 2.0], [2.0, 2.5, 1.0]),
-    }
+    lines = {"a <b>": ([0.0, 1.0, 2.0, 2.0], [1.0, math.nan, 3.0, 4.0]), "second": ([0.0, 1.0, 2.0], [2.0, 2.5, 1.0])}
     svg = lines_figure("count", [("NLL", lines), ("ACC", lines)], {"NLL": {"DE-2": 1.5}}, ["second"])
     texts = heights(svg)
     assert texts["a <b>"] > texts["count"] > texts["NLL"]

@@ -59,10 +59,7 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
         ),
         (outcome(0.4, 0.3, bridge=0.35, control=(0.34, 1.05, (0.01, 0.2))), "two 0.300. The lowest NLL for less"),
         (outcome(0.4, 0.3, 0.2, heads=0.25), "is about as good as two networks: NLL 0.250, one 0.400, two 0.300."),
-        (
-            outcome(0.4, 0.3, bridge=0.35),
-            "with 1 bridge takes 4 % more multiply-adds and closes 50 % (95 % interval",
-        ),
+        (outcome(0.4, 0.3, bridge=0.35), "with 1 bridge takes 4 % more multiply-adds and closes 50 % (95 % interval"),
         (
             outcome(0.4, 0.3, distilled=(0.3, 1.0, (0.1, 0.2))),
             "Distilled network costs no more and is about as good as",
@@ -71,10 +68,7 @@ def outcome(*networks: float, gain: tuple[float, float] = (0.01, 0.2), **ours: A
             outcome(0.4, 0.3, heads=(0.39, 1.04, (-0.01, 0.03))),
             "is not clearly better than one network: NLL 0.390, one",
         ),
-        (
-            outcome(0.4, 0.3, heads=(0.45, 1.04, (-0.1, -0.03))),
-            "is worse than one network: NLL 0.450, one",
-        ),
+        (outcome(0.4, 0.3, heads=(0.45, 1.04, (-0.1, -0.03))), "is worse than one network: NLL 0.450, one"),
         (outcome(0.4, 0.3), "Two networks take the NLL from 0.400 to 0.300, at twice the cost. Nothing else was made."),
         (
             outcome(0.4, 0.39, gain=(-0.01, 0.03), heads=(0.395, 1.04, (-0.01, 0.02))),

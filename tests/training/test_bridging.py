@@ -57,8 +57,7 @@ def test_heads_on_modes_are_one_wide_block_trained_with_cutmix(wrong):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "mixing"),
-    [(2, {"cutmix": 1.0}), (4, {"cutmix": 1.0}), (5, {"mixup": 0.4}), (8, {"mixup": 0.4})],
+    ("wrong", "mixing"), [(2, {"cutmix": 1.0}), (4, {"cutmix": 1.0}), (5, {"mixup": 0.4}), (8, {"mixup": 0.4})]
 )
 def test_modes_that_do_not_fit_get_a_head_on_labels_and_mixup(wrong, mixing):
     """The first mode is right on less than 95 % of the 24 training images; on 4 fewer, still on 80 %."""

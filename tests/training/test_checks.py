@@ -252,10 +252,7 @@ def test_training_that_runs_away_and_stays_finite_is_said(fit):
         "curve": lambda config: fit_curve(net, a, b, listed(8), config=config),
         "bridge": lambda config: fit_bridge(net, start_curve(net, a, b), listed(8), tap="1", config=config),
     }
-    with pytest.warns(
-        UserWarning,
-        match=rf"of '{fit}' grew .* times, .*: training diverged; lower .* \(lr=1e\+06\)",
-    ):
+    with pytest.warns(UserWarning, match=rf"of '{fit}' grew .* times, .*: training diverged; lower .* \(lr=1e\+06\)"):
         fits[fit](wild)
     fits[fit](quick(3))  # a warning would be an error here
 

@@ -38,22 +38,13 @@ def modes() -> list[mb.Mode]:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (
-            lambda: mb.fit_bridge(net(), modes(), DATA, config={}),
-            "config to be a TrainConfig, but got dict; pass TrainC",
-        ),
+        (lambda: mb.fit_bridge(net(), modes(), DATA, config={}), "config to be a TrainConfig, but got dict; pass Trai"),
         (lambda: mb.distill(modes(), net(), DATA), "net to be a torch.nn.Module, but got list; pass the network first"),
-        (
-            lambda: mb.export("a.onnx", mb.Ensemble(net(), modes()), example=X),
-            "path of a file, but got Ensemble; pass the ens",
-        ),
+        (lambda: mb.export("a.onnx", mb.Ensemble(net(), modes()), example=X), "path of a file, but got Ensemble; pass"),
         (lambda: mb.evaluate(net(), (X, Y)), r"yield batches \(images, labels\), but got one batch"),
         (lambda: mb.compare({"one": net()}, "test"), r"yield batches \(images, labels\), but got a str"),
         (lambda: fit_many(net(), [plan_bridge(net(), modes(), X)], DATA), "bridges by name to train, but got list"),
-        (
-            lambda: mb.TrainConfig(1, optimizer=torch.optim.SGD(net().parameters())),
-            "got SGD; choose one, or pass a func",
-        ),
+        (lambda: mb.TrainConfig(1, optimizer=torch.optim.SGD(net().parameters())), "got SGD; choose one, or pass a fu"),
         (lambda: mb.fit_bridge(net(), modes(), DATA, tap=net()[1]), "got Linear; pass one such as 'layer2'"),
         (lambda: mb.distill(net(), modes(), DATA, student=net), "student to be a torch.nn.Module, but got function"),
         (lambda: mb.distill(net(), mb.TrainConfig(epochs=1), DATA), "path of a checkpoint, but got TrainConfig"),
@@ -63,52 +54,28 @@ def modes() -> list[mb.Mode]:
         (lambda: mb.fit_modes([net()], DATA, {}), "config to be a TrainConfig, but got dict"),
         (lambda: mb.fit_curve(net(), *modes(), DATA, 3), "config to be a TrainConfig, but got int"),
         (lambda: mb.distill(net(), modes(), DATA, 30), "config to be a TrainConfig, but got int"),
-        (
-            lambda: mb.fit_modes([net()], SET, quick(1)),
-            "one image and its label; wrap the data set in a torch.utils.data",
-        ),
+        (lambda: mb.fit_modes([net()], SET, quick(1)), "one image and its label; wrap the data set in a torch.utils.d"),
         (lambda: mb.evaluate(net(), SET), "one image and its label; wrap the data set"),
         (lambda: mb.Ensemble(net(), modes()).calibrate(SET), "one image and its label; wrap the data set"),
         (lambda: mb.fit_modes([net()], "data/train", quick(1)), "to yield batches .* but got a str; pass a DataLoader"),
         (lambda: mb.fit_bridge(net(), modes(), X), "to yield batches .* but got a Tensor"),
-        (
-            lambda: mb.fit_bridge(net(), modes(), (X, Y)),
-            "to yield batches .* but got one batch; pass a DataLoader or a",
-        ),
-        (
-            lambda: mb.fit_modes([net()], [{"image": X, "label": Y}], quick(1)),
-            "name the tensors of a dict as the argum",
-        ),
+        (lambda: mb.fit_bridge(net(), modes(), (X, Y)), "to yield batches .* but got one batch; pass a DataLoader or"),
+        (lambda: mb.fit_modes([net()], [{"image": X, "label": Y}], quick(1)), "name the tensors of a dict as the argu"),
         (lambda: mb.evaluate(net(), [{"image": X, "label": Y}]), "name the tensors of a dict as the arguments"),
         (lambda: mb.fit_modes(net(), DATA, quick(1)), "Expected a list of networks, but got one module; put it in a"),
-        (
-            lambda: mb.fit_modes((net() for _ in range(2)), DATA),
-            "networks, but got a generator; put its networks in a l",
-        ),
-        (
-            lambda: mb.fit_bridge(nn.DataParallel(net()), modes(), DATA, quick(1)),
-            r"but got DataParallel; pass net\.module",
-        ),
+        (lambda: mb.fit_modes((net() for _ in range(2)), DATA), "networks, but got a generator; put its networks in a"),
+        (lambda: mb.fit_bridge(nn.DataParallel(net()), modes(), DATA, quick(1)), r"but got DataParallel; pass net\.mo"),
         (lambda: mb.fit_modes([nn.DataParallel(net())], DATA, quick(1)), r"but got DataParallel; pass net\.module"),
-        (
-            lambda: mb.fit_bridge(net().to("meta"), modes(), DATA, quick(1)),
-            "a network with values, but it is on the meta",
-        ),
+        (lambda: mb.fit_bridge(net().to("meta"), modes(), DATA, quick(1)), "a network with values, but it is on the m"),
         (lambda: mb.fit_bridge(says(), [says(), says()], DATA, quick(1)), r"\(batch, classes\), but got \(batch,\)"),
         (lambda: fit_many(net(), {"a": plan_bridge(net(), modes(), X)}, DATA, {}), "config to be a TrainConfig"),
         (lambda: fit_students(net(), {"a": None}, DATA, {}), "config to be a TrainConfig, but got dict"),
         (lambda: mb.Ensemble(net(), "a.pt"), "Expected a list of modes, but got one str; put it in a list"),
         (lambda: mb.Ensemble(net(), net()), "Expected a list of modes, but got one Sequential"),
-        (
-            lambda: mb.fit_bridge("resnet18", modes(), DATA),
-            "net to be a torch.nn.Module, but got str; pass the network",
-        ),
+        (lambda: mb.fit_bridge("resnet18", modes(), DATA), "net to be a torch.nn.Module, but got str; pass the networ"),
         (lambda: mb.Ensemble(modes()[0], modes()), "net to be a torch.nn.Module, but got Mode"),
         (lambda: mb.Ensemble(net(), [3]), "a module, a state dict or the path of a checkpoint, but got int"),
-        (
-            lambda: mb.export(net(), "a.pt2", X),
-            "Ensemble or a Cascade to export, but got Sequential",
-        ),
+        (lambda: mb.export(net(), "a.pt2", X), "Ensemble or a Cascade to export, but got Sequential"),
     ],
 )
 def test_the_right_call_is_named(call: Callable[[], Any], sentence: str) -> None:

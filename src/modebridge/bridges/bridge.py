@@ -153,10 +153,10 @@ class Bridge(nn.Module, Saved):
             than those of the network, if that classifies places.
         reads: the modes whose features it reads; stored as hashes of their content.
         tap: name of the submodule whose output is the feature; several names for several features per mode.
-        r: the predicted position on the curve; None if the target is not on a curve.
+        r: the predicted position on the curve, if there is no target to tell; None if it is not on a curve.
         name: name in tables.
         share: counted FLOPs relative to one base network; None if not counted.
-        heads: number of heads h; each is a member of ensembles.
+        heads: number of heads h, if there is no target to tell; each is a member of ensembles.
         target: what it will learn; None for a trained bridge.
         flops: counted multiply-adds for one image; NaN if not counted.
         outputs: shape (*P, K) of the logits of one image; () if not known.
@@ -181,7 +181,8 @@ class Bridge(nn.Module, Saved):
             raise ModebridgeError(
                 f"Expected a bridge to read one mode (type I) or two (type II), but got {len(reads)}; pass one or two."
             )
-        self.body, self.name, self.r, self.heads, self.target = body, name, r, heads, target
+        self.body, self.name, self.target = body, name, target
+        self.r, self.heads = (r, heads) if target is None else (target.r, target.heads)
         self.reads = tuple(mode.id for mode in reads)
         self.taps = (tap,) if isinstance(tap, str) else tuple(tap)
         self.share, self.flops, self.outputs = share, flops, tuple(outputs)
@@ -238,15 +239,10 @@ class Bridge(nn.Module, Saved):
 
 
 def target_of(name: str, bridge: Bridge) -> Target:
-    """What an untrained bridge will learn; raises an error if it has no target, or other heads than that."""
+    """What an untrained bridge will learn; raises an error if it has no target."""
     if bridge.target is None:
         raise ModebridgeError(
             f"Expected bridge '{name}' to have a target to learn, but it has none; build it with plan_bridge."
-        )
-    if bridge.heads != bridge.target.heads:
-        raise ModebridgeError(
-            f"Expected bridge '{name}' to have one head per target, but got {bridge.heads} heads for "
-            f"{bridge.target.heads}; see heads_target."
         )
     return bridge.target
 

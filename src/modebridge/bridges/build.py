@@ -73,24 +73,28 @@ def build_bridge(
     kind: Kind = "I" if len(modes) == 1 else "II"
     heads = target if isinstance(target, int) else target.heads
     first = take_rows(images, slice(1))
-    taps, layout = nets.taps_to_read(net, tap, first)
-    tapped = nets.Tapped(net, taps)
+    taps, layout, last = nets.taps_to_read(net, tap, first)
+    tapped = nets.Tapped(net, [*taps, *([last.name] if last else [])])
     with torch.no_grad(), counting() as counted:
         logits, features = (
             tapped(first) if isinstance(reads, str) else tapped.run(tapped.state_of(modes[0].state), first)
         )
     base = counted()
-    read, (*places, classes) = [features[tap] for tap in taps], logits.shape[1:]
+    *places, classes = logits.shape[1:]
     if body is None:
-        shape = joined_shape([feature.shape[1:] for feature in read], layout)
-        options: dict[str, Any] = {"wide": wide, "dense": bool(places), "seed": seed}
-        body = build_body(net, taps, shape, layout, classes * heads, kind, slim, budget, base, **options)
-        if tap is None and (last := _better_tap(net, first, body, budget)) not in (None, taps[0]):
-            sizing: dict[str, Any] = {"slim": slim, "budget": budget, "wide": wide}
-            return build_bridge(net, images, reads, target, tap=last, name=name, seed=seed, **sizing)
+
+        def built(taps: Sequence[str], layout: Layout | None) -> nn.Module:
+            shape = joined_shape([features[tap].shape[1:] for tap in taps], layout)
+            options: dict[str, Any] = {"wide": wide, "dense": bool(places), "seed": seed}
+            return build_body(net, taps, shape, layout, classes * heads, kind, slim, budget, base, **options)
+
+        body = built(taps, layout)
+        if last and budget is not None and reads_means(body):
+            taps, body = [last.name], built([last.name], last.layout)
         body = (body if heads == 1 else bodies.Heads(body, heads)).to(
-            torch.cat([feature.flatten() for feature in read]).dtype
+            torch.cat([features[tap].flatten() for tap in taps]).dtype
         )
+    read = [features[tap] for tap in taps]
     wanted = (classes,) if heads == 1 else (heads, classes)
     flops = check_body(body, read * READS[kind], wanted, len(places), name)
     if budget is not None and flops > budget * base:
@@ -98,9 +102,8 @@ def build_bridge(
             f"Expected the body of '{name}' to take at most {budget:g} of the base's {base:,.0f} multiply-adds, "
             f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
-    plan = None if isinstance(target, int) else target
-    own = plan.r if plan else None, name, flops / base if base else None, heads
-    return Bridge(body, modes, taps, *own, target=plan, flops=flops, outputs=logits.shape[1:])
+    aim, share = None if isinstance(target, int) else target, flops / base if base else None
+    return Bridge(body, modes, taps, None, name, share, heads, target=aim, flops=flops, outputs=logits.shape[1:])
 
 
 def build_body(
@@ -132,16 +135,9 @@ def build_body(
     return bodies.body_for(shape, outputs, kind, slim, layout=layout, norm=norm, dense=dense, seed=seed)
 
 
-def _better_tap(net: nn.Module, image: Inputs | Batch, body: nn.Module, budget: float | None) -> str | None:
-    """Where to read instead, if only a perceptron on the mean over places fits a budget: at the last map.
-
-    On networks without blocks the mean of an earlier map says little: on digits (four times three networks) NLL .690
-    instead of .519, one network .564.
-    """
-    if budget is None or isinstance(net, nets.ResNet) or not isinstance(body, bodies.VectorBody) or body.dense:
-        return None
-    last = nets.find_taps(net, image).last_map
-    return None if last is None else last.name
+def reads_means(body: nn.Module) -> bool:
+    """Whether a body is a perceptron on the mean over places: a small budget leaves room for nothing else."""
+    return isinstance(body, bodies.VectorBody) and not body.dense
 
 
 def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
@@ -224,6 +220,7 @@ def inspect(
             return replace(tap, bridge=None)
         return replace(tap, bridge=(found[1] / seen.flops, size_of(found[0]) / size_of(net)))
 
-    chosen = body_at(seen.chosen) if seen.taps else None
-    preferred = (_better_tap(net, example, chosen[0], budget) if chosen else None) or seen.preferred
+    preferred, last = seen.preferred, seen.last_map if seen.taps and budget is not None else None
+    if last and (found := body_at(seen.chosen)) and reads_means(found[0]):
+        preferred = last.name
     return replace(seen, taps=tuple(map(priced, seen.taps)), priced=True, preferred=preferred)

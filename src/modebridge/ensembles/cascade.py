@@ -65,8 +65,7 @@ class Cascade(Predictor):
 
     def __repr__(self) -> str:
         threshold = None if self._threshold is None else round(self._threshold, 4)
-        rules = f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
-        return f"Cascade({self.ensemble}, threshold={threshold}{rules})"
+        return f"Cascade({self.ensemble}, threshold={threshold}{self._rules()})"
 
     @property
     def threshold(self) -> float:
@@ -100,10 +99,9 @@ class Cascade(Predictor):
                 f"{average_cost:g}; change it."
             )
         self.sets = self.answers = None
-        first = Ensemble(self.ensemble.bases[0], [self.ensemble.first])
         self.ensemble.calibrate(valid)
-        table, labels = first.averaged(valid)
-        self.first_temperature.fill_(fit_temperature(table, labels))
+        alone = self.collect(valid, lambda images, _: probabilities_of(self.ensemble.read(0, images)[0]))
+        self.first_temperature.fill_(fit_temperature(*alone))
         if average_cost is not None:
             share = (average_cost - 1) / (most - 1)
             sure = [confidence_of(self._alone(check_batch(item, "valid")[0])[0]) for item in valid]

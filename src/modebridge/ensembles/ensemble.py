@@ -106,8 +106,7 @@ class Ensemble(Predictor):
         modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
         bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
         mean = "" if self.mean == "probability" else f", mean={self.mean!r}"
-        rules = f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
-        return f"Ensemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g}{rules})"
+        return f"Ensemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g}{self._rules()})"
 
     def __len__(self) -> int:
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))

@@ -51,17 +51,15 @@ class Bases(Generic[K]):
         self._states = {key: tapped.state_of(mode.to(self.device).state) for key, mode in modes.items()}
         self.run: Callable[..., Output] = tapped.run
         """Runs the network with given weights; training may replace it by a compiled version."""
-        self.fan_out: Callable[[Sequence[Callable[[], Output]]], list[Output]] = _in_turn
+        self.fan_out: Callable[[Sequence[Callable[[], Output]]], list[Output]] = lambda passes: [
+            one() for one in passes
+        ]
         """Runs several passes; training may replace it to run them in parallel."""
 
     def __call__(self, inputs: Inputs) -> dict[K, Output]:
         """Logits and features of every base, by key."""
         passes = [partial(self.run, state, inputs) for state in self._states.values()]
         return dict(zip(self._states, self.fan_out(passes), strict=True))
-
-
-def _in_turn(passes: Sequence[Callable[[], Output]]) -> list[Output]:
-    return [run() for run in passes]
 
 
 def features_of(bridge: Bridge, reads: Sequence[K], outputs: Mapping[K, Output]) -> list[Tensor]:

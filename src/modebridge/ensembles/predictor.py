@@ -28,6 +28,9 @@ class Predictor(EvaluationOnly):
         """The rule by which `predict` abstains, fitted by `abstain`."""
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
+    def _rules(self) -> str:
+        return f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
+
     def probabilities(self, images: Inputs, what: str = "you passed") -> Tensor:
         """The calibrated probabilities with classes as the last axis, (B, *P, K)."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from modebridge.members.bridge import (
     ControlMember as ControlMember,
     SmallNetwork as SmallNetwork,
 )
-from modebridge.members.curve import Pin as Pin, PointMember as PointMember, load_curve as load_curve
+from modebridge.members.curve import Pin as Pin, PointMember as PointMember
 from modebridge.members.heads import HeadsMember as HeadsMember
 from modebridge.members.member import (
     KINDS as KINDS,
@@ -27,6 +27,7 @@ from modebridge.members.member import (
     key_of as key_of,
     members_of as members_of,
     nodes_behind as nodes_behind,
+    nodes_of as nodes_of,
     parse_member as parse_member,
     register as register,
     row_plans as row_plans,

@@ -11,10 +11,10 @@ from typing import Any, Self
 import torch
 
 from modebridge.batches import map_inputs
-from modebridge.bridges import Bridge, Kind, ResidualBody, Target, build_bridge, curve_target, label_target
+from modebridge.bridges import Bridge, Kind, ResidualBody, Target, build_bridge, label_target
 from modebridge.errors import plural
-from modebridge.members.curve import PointMember, load_curve
-from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
+from modebridge.members.curve import PointMember
+from modebridge.members.member import ArtefactData, Made, Member, Node, Parents, nodes_of
 from modebridge.members.network import ON_BASE, ModeMember, OneNetwork, mode_on, networks, on_base
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -96,11 +96,10 @@ class SmallNetwork(Member, Node):
         return [setting.load_mode(tensors[node.place]) for node in self.nodes(setting.recipe)[1:]]
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
-        return (self, *(node for member in self.reads for node in member.nodes(recipe)))
+        return (self, *nodes_of(self.reads, recipe))
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        networks = (*self.reads, *self.teachers(recipe))
-        return tuple(dict.fromkeys(node for member in networks for node in member.nodes(recipe)))
+        return nodes_of((*self.reads, *self.teachers(recipe)), recipe)
 
     def training(self, recipe: Recipe) -> TrainConfig:
         return recipe.training("bridge")
@@ -216,7 +215,7 @@ class BridgeMember(SmallNetwork):
         return self.imitates.nodes(recipe)
 
     def learned(self, setting: Setting, tensors: Parents) -> Target:
-        return curve_target(load_curve(setting, tensors, *self.pair, self.r, self.base), self.r)
+        return Target((self.imitates.load(setting, tensors),), self.r)
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

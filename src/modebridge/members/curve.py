@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from modebridge import trees
 from modebridge.curves import Curve
-from modebridge.members.member import LAST, ArtefactData, Made, Member, Node, Parents, Tensors
+from modebridge.members.member import LAST, ArtefactData, Made, Member, Node, Parents
 from modebridge.members.network import ON_BASE, OneNetwork, mode_on, networks, on_base, weights_of
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
@@ -72,6 +72,14 @@ class Pin(Node):
         start, end = (setting.load_mode(tensors[end.place]) for end in self.parents(setting.recipe))
         return start, end
 
+    def load(self, setting: Setting, tensors: Parents) -> Curve:
+        """The curve, with the statistics of its middle."""
+        start, end = self.ends(setting, tensors)
+        pin, middle = (trees.below(tensors[self.place], f"{part}/") for part in ("pin", "statistics"))
+        # In the modes' memory format, which files do not store.
+        pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in pin.items()}
+        return Curve(start, end, (pin,), {0.5: middle} if middle else {})
+
 
 @dataclass(frozen=True)
 class PointStatistics(Node):
@@ -97,24 +105,10 @@ class PointStatistics(Node):
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         (node,) = group
-        curve = load_curve(setting, parents, node.i, node.j, base=node.base)
+        curve = Pin(node.i, node.j, node.base).load(setting, parents)
         batches = setting.data.statistics(f"{node.r:g}")
         placed = curve.to(setting.engine.device).with_statistics(setting.placed(), node.r, batches)
         return {node.name: ArtefactData(placed.to("cpu").statistics.get(node.r, {}))}
-
-
-def load_curve(setting: Setting, tensors: Parents, i: int, j: int, r: float = 0.5, base: str = "") -> Curve:
-    """The curve between two modes, ready for evaluation at r, from the nodes of `PointMember`."""
-    curve = Pin(i, j, base)
-    start, end = curve.ends(setting, tensors)
-    pin, middle = (trees.below(tensors[curve.place], f"{part}/") for part in ("pin", "statistics"))
-    # In the modes' memory format, which files do not store.
-    pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in pin.items()}
-    statistics: dict[float, Tensors] = {0.5: middle} if middle else {}
-    estimated = tensors.get(PointStatistics(i, j, r, base).place)
-    if estimated:
-        statistics[r] = estimated
-    return Curve(start, end, (pin,), statistics)
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,10 @@ class PointMember(OneNetwork):
         return (pin, *pin.parents(recipe), *statistics)
 
     def load(self, setting: Setting, tensors: Parents) -> Mode:
-        return load_curve(setting, tensors, self.i, self.j, self.r, self.base).at(self.r)
+        curve = Pin(self.i, self.j, self.base).load(setting, tensors)
+        if estimated := tensors.get(PointStatistics(self.i, self.j, self.r, self.base).place):
+            curve = replace(curve, statistics={self.r: estimated})
+        return curve.at(self.r)
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Self]:

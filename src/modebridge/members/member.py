@@ -6,9 +6,8 @@ import hashlib
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -32,12 +31,11 @@ LAST = 1000.0
 """The order of rows after those of all deep ensembles."""
 
 
-@dataclass(frozen=True)
-class ArtefactData:
-    """The result of making a node: its tensors, and metadata to keep with them."""
+class ArtefactData(NamedTuple):
+    """What is kept of a node: its tensors, and metadata."""
 
     tensors: Tensors
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
 
 
 Made: TypeAlias = dict[str, ArtefactData]
@@ -265,22 +263,31 @@ def identity(member: Member, loaded: Loaded) -> str:
     return key_of(fingerprint(loaded.state_dict()), reads)
 
 
-def nodes_behind(members: Iterable[Member], recipe: Recipe) -> list[Node]:
-    """All nodes needed for some members, each once, parents first: those they are loaded from, and what is behind."""
+def nodes_of(members: Iterable[Member], recipe: Recipe) -> tuple[Node, ...]:
+    """What some members are loaded from, each once."""
+    return tuple(dict.fromkeys(node for member in members for node in member.nodes(recipe)))
 
-    def walk(nodes: Iterable[Node]) -> Iterator[Node]:
-        for node in nodes:
-            yield from walk(node.parents(recipe))
-            yield node
 
-    return list(dict.fromkeys(walk(node for member in members for node in member.nodes(recipe))))
+def nodes_behind(nodes: Iterable[Node], recipe: Recipe, given: Container[str] = ()) -> list[Node]:
+    """Some nodes and all that they need, each once, parents first; those at the places `given` need nothing."""
+    found: dict[str, Node] = {}
+
+    def add(node: Node) -> None:
+        if node.place not in found:
+            for parent in node.parents(recipe) if node.place not in given else ():
+                add(parent)
+            found[node.place] = node
+
+    for node in nodes:
+        add(node)
+    return list(found.values())
 
 
 def base_epochs(members: Iterable[Member], setting: Setting) -> float:
     """The work of training some members and all that they depend on, in epochs of one network."""
     # Frozen networks that several nodes of a group share run once.
     groups: dict[tuple[str, int], list[Node]] = {}
-    for node in nodes_behind(members, setting.recipe):
+    for node in nodes_behind(nodes_of(members, setting.recipe), setting.recipe):
         groups.setdefault((node.step(), node.training(setting.recipe).epochs), []).append(node)
     work = sum(type(group[0]).work(group, setting) * epochs for (_, epochs), group in groups.items() if epochs)
     return work / (3 * setting.base_cost.flops)

@@ -42,17 +42,13 @@ class Setting:
     device: str = "auto"
     known: DataFacts | None = field(default=None, compare=False, repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
     def __post_init__(self) -> None:
+        # Also in another process, before it unpickles a job: it must know the user's kinds of members.
         if self.recipe.members_file:
             load_file(Path(self.recipe.members_file))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        # Another process must load the user's kinds of members before it unpickles one of their jobs.
-        self.__post_init__()
+    def __reduce__(self) -> tuple[type[Setting], tuple[Any, ...]]:
+        return Setting, tuple(getattr(self, one.name) for one in fields(self))
 
     def check(self) -> None:
         """Raise an error if the recipe does not fit together; data is read only if nothing is known about it."""

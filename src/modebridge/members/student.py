@@ -10,7 +10,7 @@ from modebridge.members.member import ArtefactData, Made, Member, Node, Parents
 from modebridge.members.network import BASES, ModeMember, OneNetwork, TrainedNetwork, networks
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
-from modebridge.objectives import StudentPlan, Teacher
+from modebridge.objectives import StudentPlan
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students
@@ -22,6 +22,7 @@ CASCADE = 1.2
 Source: TypeAlias = Literal["modes", "labels"]
 """The teachers: the first modes, or none but the (mixed-up) labels."""
 
+NAMES = {"modes": "distilled network", "labels": "one network, on mixed labels"}
 NOTES = {
     "modes": "one more network, trained to predict the mean of all",
     "labels": "no teacher: the same mixup and epochs on labels",
@@ -107,7 +108,7 @@ class StudentMember(OneNetwork, TrainedNetwork):
         )
         return {name: ArtefactData(mode.state) for name, mode in trained.items()}
 
-    def _teachers(self, setting: Setting, tensors: Parents) -> tuple[Teacher, ...]:
+    def _teachers(self, setting: Setting, tensors: Parents) -> tuple[Mode, ...]:
         return tuple(setting.load_mode(tensors[parent.place]) for parent in self.parents(setting.recipe))
 
     @classmethod
@@ -129,22 +130,13 @@ class StudentMember(OneNetwork, TrainedNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        names = {"modes": "distilled network", "count": "distilled from {}"}
-        names |= {"labels": "one network, on mixed labels"}
-        rows = [
-            Row(
-                names[member.source if member.source != "modes" or not member.count else "count"].format(
-                    networks(member.count)
-                )
-                + (f", start {member.number}" if member.number else ""),
-                (member.name,),
-                cls.family,
-                cls.order(k),
-                NOTES[member.source] if not member.count else "",
-                "distilled" if member == cls() else "",
-            )
-            for k, member in enumerate(cls.of(recipe))
-        ]
+        rows = []
+        for k, member in enumerate(cls.of(recipe)):
+            name = f"distilled from {networks(member.count)}" if member.count else NAMES[member.source]
+            name += f", start {member.number}" if member.number else ""
+            note = "" if member.count else NOTES[member.source]
+            role = "distilled" if member == cls() else ""
+            rows.append(Row(name, (member.name,), cls.family, cls.order(k), note, role))
         cascade = Row(
             "cascade of the distilled network and two more",
             (cls().name, ModeMember(0).name, ModeMember(1).name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modebridge.batches import flatten, map_inputs
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, some
 from modebridge.types import Inputs
 
 T = TypeVar("T")
@@ -100,6 +100,16 @@ def _weightless(module: nn.Module) -> nn.Module:
     }
     memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
     return copy.deepcopy(module, memo).eval()
+
+
+def check_state(given: Mapping[str, Any]) -> None:
+    """Raise an error for a checkpoint that only holds dicts of tensors, of which nobody said which one to take."""
+    inner = [str(name) for name, value in given.items() if isinstance(value, Mapping)]
+    if inner and not any(isinstance(value, Tensor) for value in given.values()):
+        raise ModebridgeError(
+            f"Expected a state dict, but got a checkpoint with {some(inner)}; pass checkpoint['{inner[0]}'], or the "
+            "path of its file."
+        )
 
 
 def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:

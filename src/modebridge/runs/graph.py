@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modebridge.members import Node, Setting, key_of
+from modebridge.members import Node, Setting, key_of, nodes_behind
 from modebridge.runs.store import RunFolder
 
 
@@ -52,29 +52,18 @@ class Graph:
         given: Mapping[str, str] | None = None,
         device: str | None = None,
     ) -> None:
-        self._setting, self._given, self._device = setting, given or {}, device
+        self._setting, self._device = setting, device
         self.nodes: dict[str, Node] = {}
-        self.keys: dict[str, str] = {}
+        self.keys = dict(given or {})
         """A hash of everything that a node is made from, including its parents' keys."""
         self.parents: dict[str, tuple[str, ...]] = {}
-        for node in nodes:
-            self._add(node)
-
-    def _add(self, node: Node) -> None:
-        place = node.place
-        if place in self.nodes:
-            return
-        parents = () if place in self._given else node.parents(self._setting.recipe)
-        for parent in parents:
-            self._add(parent)
-        self.nodes[place] = node
-        self.parents[place] = tuple(parent.place for parent in parents)
-        self.keys[place] = self._given.get(place) or key_of(
-            node.folder,
-            node.name,
-            sorted(node.ingredients(self._setting).items()),
-            *(self.keys[parent] for parent in self.parents[place]),
-        )
+        for node in nodes_behind(nodes, setting.recipe, self.keys):
+            place, known = node.place, node.place in self.keys
+            self.nodes[place] = node
+            self.parents[place] = () if known else tuple(parent.place for parent in node.parents(setting.recipe))
+            if not known:
+                above = [self.keys[parent] for parent in self.parents[place]]
+                self.keys[place] = key_of(node.folder, node.name, sorted(node.ingredients(setting).items()), *above)
 
     def exists(self, node: Node, store: RunFolder) -> bool:
         """Whether the store has a node, made from the same ingredients and from its parents as they are now."""

@@ -114,7 +114,7 @@ def make_job(
     for k, node in enumerate(job.nodes):
         own = {"epochs": [_epoch_of(epochs[number], node.name, k) for number in sorted(epochs)]}
         metadata = {**more, **(own if job.kind.trained else {}), **made[node.name].metadata}
-        results[node.name] = replace(made[node.name], metadata=metadata)
+        results[node.name] = made[node.name]._replace(metadata=metadata)
     return results
 
 

@@ -22,11 +22,12 @@ from modebridge.members import (
     ModeMember,
     Node,
     Parents,
+    Pin,
     PointMember,
     Setting,
     identity,
-    load_curve,
     members_of,
+    nodes_of,
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -59,8 +60,7 @@ class MemberLogits(Node):
         return self.member.name
 
     def parents(self, recipe: Recipe) -> tuple[Node, ...]:
-        members = (self.member, *self.member.reads, *self.member.made_from(recipe))
-        return tuple(dict.fromkeys(node for member in members for node in member.nodes(recipe)))
+        return nodes_of((self.member, *self.member.reads, *self.member.made_from(recipe)), recipe)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class CurveProfile(CurveFigure):
     @classmethod
     def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
         (node,) = group
-        curve = load_curve(setting, parents, node.i, node.j).to(setting.engine.device)
+        curve = Pin(node.i, node.j).load(setting, parents).to(setting.engine.device)
         points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
         table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
         return {node.name: ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})}

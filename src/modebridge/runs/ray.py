@@ -154,7 +154,7 @@ def _make(
             for file in folder.glob(f"{made.saved_as(setting.engine.way)}*"):
                 file.unlink()
         node = {"node": platform.node()}
-        return {name: replace(one, metadata={**one.metadata, **node}) for name, one in results.items()}
+        return {name: one._replace(metadata={**one.metadata, **node}) for name, one in results.items()}
     except Exception as error:
         reason = str(error) if isinstance(error, ModebridgeError) else f"{type(error).__name__}: {first_line(error)}"
         # Text only: any other exception might not survive the way back.

@@ -12,6 +12,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     KINDS,
+    ArtefactData,
     HeadsMember,
     Member,
     ModeMember,
@@ -19,13 +20,15 @@ from modebridge.members import (
     base_epochs,
     members_of,
     nodes_behind,
+    nodes_of,
     parse_member,
     row_plans,
 )
 from modebridge.recipes import Recipe
 from modebridge.report import Agreement, PageData, Samples, StudyPart, StudyTable, page
+from modebridge.runs.logits import SampleImages
 from modebridge.runs.plan import GIVEN, doubts, find_recipe_of, recipe_in, setting_for
-from modebridge.runs.store import RECIPE, RESULTS, Artefact, RunFolder
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, MemberCost, Row, accuracy, check_curve
 from modebridge.training import Epoch
 
@@ -71,12 +74,12 @@ def read_answers(folder: RunFolder, *, planned: bool = False) -> LogitTable:
     recipe = recipe_in(folder)
     if not labels:
         raise _unfinished(folder, "labels")
-    found: dict[Member, Artefact] = {}
+    found: dict[Member, ArtefactData] = {}
     for place in folder.places("logits"):
-        tensors, meta = folder.read(place)
-        if tensors and "id" in meta and meta["scored_on"] == labels_meta["scored_on"]:
+        kept = folder.read(place)
+        if kept.tensors and "id" in kept.metadata and kept.metadata["scored_on"] == labels_meta["scored_on"]:
             with suppress(ModebridgeError):  # of a kind that this program does not know
-                found[parse_member(place.partition("/")[2])] = tensors, meta
+                found[parse_member(place.partition("/")[2])] = kept
     ids = {member.name: meta["id"] for member, (_, meta) in found.items()}
     for member, (_, meta) in list(found.items()):
         replaced = any(ids.get(parent) != id for parent, id in meta["parents"].items())
@@ -92,7 +95,7 @@ def read_answers(folder: RunFolder, *, planned: bool = False) -> LogitTable:
     return table_of({member: found[member] for member in order}, labels)
 
 
-def table_of(found: Mapping[Member, Artefact], labels: Mapping[str, Tensor]) -> LogitTable:
+def table_of(found: Mapping[Member, ArtefactData], labels: Mapping[str, Tensor]) -> LogitTable:
     """The predictions and costs of members, from the artifacts of their logits."""
     return LogitTable(
         valid={member.name: logits["valid"] for member, (logits, _) in found.items()},
@@ -142,7 +145,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
         answers=answers,
         classes=setting_for(recipe, seed, folder).facts.class_names,
         profiles={name: [CurvePoint(*row) for row in points.tolist()] for name, points in profiles.items()},
-        samples=_samples(folder, recipe),
+        samples=Samples(**shown) if (shown := folder.read(SampleImages(*recipe.curves()[0]).place).tensors) else None,
         heads=_of_heads(existing, recipe, answers),
         bridges=_of_bridges(existing, answers),
         training=training_of(folder, rows),
@@ -176,12 +179,6 @@ def training_of(folder: RunFolder, rows: Sequence[Row]) -> dict[str, float]:
     return {row.name: base_epochs([parse_member(name) for name in row.members], setting) for row in rows}
 
 
-def _samples(folder: RunFolder, recipe: Recipe) -> Samples | None:
-    i, j = recipe.curves()[0]
-    tensors, _ = folder.read(f"samples/{i}-{j}")
-    return Samples(tensors["images"], tensors["numbers"]) if tensors else None
-
-
 def _of_heads(members: Sequence[Member], recipe: Recipe, answers: LogitTable) -> Agreement:
     """The heads of the first member with several, each beside all modes."""
     first = next((one for one in members if isinstance(one, HeadsMember) and one.parts == ("others",)), None)
@@ -203,7 +200,8 @@ def _of_bridges(members: Sequence[Member], answers: LogitTable) -> Agreement:
 
 def _trained(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Mapping[str, Any]]]:
     """The metadata of every trained artifact by folder and name, in the order of training."""
-    kinds = dict.fromkeys(node.folder for node in nodes_behind(members_of(recipe), recipe) if node.trained)
+    nodes = nodes_behind(nodes_of(members_of(recipe), recipe), recipe)
+    kinds = dict.fromkeys(node.folder for node in nodes if node.trained)
     metas = {kind: {place.partition("/")[2]: folder.meta(place) for place in folder.places(kind)} for kind in kinds}
     return {kind: {name: meta for name, meta in some.items() if meta} for kind, some in metas.items()}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
+    ArtefactData,
     Loaded,
     Member,
     ModeMember,
@@ -109,7 +110,12 @@ class Run:
         processes = self.setting.engine.processes
         self._keep_given()
         graph = self.graph(nodes)
-        self._check_replaced(graph)
+        if not self._replace and (count := self.replaced(graph)):
+            raise ModebridgeError(
+                f"Expected to keep the trained networks of '{self.folder.path}', but with these settings "
+                f"{plural(count, 'network')} would be trained again and replaced; choose another folder with --out, "
+                "or repeat modebridge run with --replace."
+            )
         for wave in graph.waves():
             start = time.perf_counter()
             processes.wait()
@@ -147,7 +153,7 @@ class Run:
         """The logits of members and of those that they read, on both splits: from the folder, or predicted now."""
         places = {member: Logits(member).place for member in with_reads(members)}
         tables = self.tensors([*map(Logits, places), Labels()])
-        found = {member: (tables[place], self.folder.meta(place)) for member, place in places.items()}
+        found = {member: ArtefactData(tables[place], self.folder.meta(place)) for member, place in places.items()}
         return table_of(found, tables[Labels().place])
 
     @cached_property
@@ -171,14 +177,6 @@ class Run:
             if node.folder == ModeMember.folder
         }
         return sum(key not in (None, graph.keys[place]) for place, key in known.items())
-
-    def _check_replaced(self, graph: Graph) -> None:
-        if not self._replace and (count := self.replaced(graph)):
-            raise ModebridgeError(
-                f"Expected to keep the trained networks of '{self.folder.path}', but with these settings "
-                f"{plural(count, 'network')} would be trained again and replaced; choose another folder with --out, "
-                "or repeat modebridge run with --replace."
-            )
 
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import Tensor
 
@@ -24,10 +24,9 @@ from modebridge.files.atomic import (
     write_file,
     write_folder,
 )
+from modebridge.members import ArtefactData
 
 RECIPE, RESULTS = "recipe.toml", "results.json"
-Artefact: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Any]]
-"""Tensors and metadata."""
 
 
 class RunFolder:
@@ -130,7 +129,7 @@ class RunFolder:
         stamp, meta = self._known.get(place, (None, {}))
         return meta if stamp is not None and stamp == self._stamp(place) else self.read(place)[1]
 
-    def read(self, place: str) -> Artefact:
+    def read(self, place: str) -> ArtefactData:
         """The tensors and metadata of an artifact such as "modes/0"; empty if it is missing or damaged."""
         stamp = self._stamp(place)
         with self._noting_damage(place):
@@ -139,8 +138,8 @@ class RunFolder:
                 if meta.get("place") != place:
                     raise Damage(self.path / place, f"is a copy of {meta.get('place')}")
                 self._known[place] = stamp, meta
-                return tensors, meta
-        return {}, {}
+                return ArtefactData(tensors, meta)
+        return ArtefactData({})
 
     def _stamp(self, place: str) -> object:
         """Identifies the current version of an artifact's files; None if there is none."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import Mapped, check_batch, check_loader
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, aligned
 from modebridge.scoring.evaluate import Model, score_with_images
 from modebridge.scoring.scores import interval_of, resampled_means
 from modebridge.scoring.table import Scored
@@ -49,9 +49,7 @@ class Comparison:
             cost = [f"x{scored.cost.relative_flops:.2f}", f"x{scored.cost.relative_params:.2f}"]
             shown = f"{name} (not calibrated)" if mixed and scored.temperature is None else name
             rows.append([shown, *cost, f"{scored.accuracy:.2%}", f"{scored.nll:.4f}", *apart])
-        first, *widths = (max(len(row[k]) for row in rows) for k in range(len(rows[0])))
-        lines = ([f"{name:{first}}", *map(str.rjust, cells, widths)] for name, *cells in rows)
-        return "\n".join("  ".join(cells).rstrip() for cells in lines)
+        return "\n".join(aligned(rows))
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.ensembles import SetRule
+from modebridge.errors import aligned
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import (
     FEW,
@@ -183,7 +184,7 @@ class Scored:
         def texts(*others: float) -> list[str]:
             return [f"{self.accuracy:.2%}", *(f"{score:.4f}" for score in others)]
 
-        columns, facts = [], [f"{self.n:,} images"]
+        columns, facts = [["score", "accuracy", "NLL", "ECE", "Brier"]], [f"{self.n:,} images"]
         if self.temperature is not None:
             columns.append(["calibrated", *texts(self.nll, self.ece, self.brier)])
             facts.append(f"temperature {self.temperature:.2f}")
@@ -193,12 +194,6 @@ class Scored:
             (low, high), (least, most) = self.intervals["accuracy"], self.intervals["nll"]
             columns.append(["95% interval", f"{low:.2%} to {high:.2%}", f"{least:.4f} to {most:.4f}", "", ""])
             facts[0] += " (the interval is too short with so few)" if self.n < FEW else ""
-        widths = [max(map(len, column)) for column in columns]
-        names = ("score", "accuracy", "NLL", "ECE", "Brier")
-        lines = [
-            "  ".join([f"{name:8}", *(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))]).rstrip()
-            for name, *row in zip(names, *columns, strict=True)
-        ]
         facts.append(
             f"FLOPs x{self.cost.relative_flops:.2f} and parameters x{self.cost.relative_params:.2f} of one network"
         )
@@ -209,7 +204,7 @@ class Scored:
             more.append(f"mean IoU {self.mean_iou:.2%}; mean Dice {self.mean_dice:.2%}; all scores are per place")
         if not math.isnan(self.coverage):
             more.append(f"sets of {self.set_size:.2f} classes on average, {self.coverage:.2%} with the true class")
-        return "\n".join([*lines, "; ".join(facts), *more])
+        return "\n".join([*aligned([*zip(*columns, strict=True)]), "; ".join(facts), *more])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
         printer.text(str(self))

@@ -120,11 +120,10 @@ def fit_bridge(
         if has_statistics(net) and 0.5 not in given.statistics:
             checked = check_train(net, given.start, train, engine, batch, norms_only=True)
             given = given.with_statistics(net, 0.5, checked)
-    elif target == "curve" and not isinstance(given, Curve):
+    elif target == "curve":
         others = other_targets(listed(given), kind)
-        read = listed(given)[: READS[kind]]
         accuracies, chance = check_chance(net, listed(given), train, engine)
-        accuracy = min(accuracies[: len(read)])
+        accuracy = min(accuracies[: READS[kind]])
         if chance < accuracy < LABELS_BELOW and body is None:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "

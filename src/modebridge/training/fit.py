@@ -73,7 +73,8 @@ def fit_modes(
         kind = net.objective if isinstance(net, Baseline) else ModeObjective
         mixing = 0.0, 0.0
         if config.mixup or config.cutmix:
-            _check_mixing(config, isinstance(net, Baseline), "networks with several members inside")
+            if isinstance(net, Baseline):
+                raise _no_mixing(config, "networks with several members inside")
             mixing = mixing_of(config, 0.0, first_batch(data[k], "train")[0])
         objectives.append(
             kind(frozen_copy(net).to(engine.device), start, trainable(net), (*mixing, data[k].outputs[-1]))
@@ -148,7 +149,8 @@ def fit_curves(
     """
     check_r(r)
     check_config(config)
-    _check_mixing(config, True, "curves")
+    if config.mixup or config.cutmix:
+        raise _no_mixing(config, "curves")
     seeds = _seeds(seeds, config, pairs, train, "pairs")
     engine = Engine.of(config, net)
     learns = trainable(net)
@@ -187,12 +189,11 @@ def _seeds(
     return seeds
 
 
-def _check_mixing(config: TrainConfig, unable: bool, what: str) -> None:
-    if unable and (config.mixup or config.cutmix):
-        raise ModebridgeError(
-            f"Expected mixup and cutmix to be left out for {what}, but got mixup={config.mixup} and "
-            f"cutmix={config.cutmix}; they are for networks, bridges and students."
-        )
+def _no_mixing(config: TrainConfig, what: str) -> ModebridgeError:
+    return ModebridgeError(
+        f"Expected mixup and cutmix to be left out for {what}, but got mixup={config.mixup} and "
+        f"cutmix={config.cutmix}; they are for networks, bridges and students."
+    )
 
 
 def stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -53,28 +54,20 @@ class Processes:
         return rows_of(batch, torch.arange(self.rank, padded, self.size) % count)
 
 
-_group: list[Processes] = []
-
-
+@cache
 def launched(*, cpu: bool) -> Processes:
-    """The processes that `torchrun` or a similar launcher started.
-
-    Args:
-        cpu: whether they exchange CPU tensors; the first call decides.
-    """
-    if not _group:
-        device = None if cpu else torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        if device is not None:
-            torch.cuda.set_device(device)
-        if not dist.is_initialized():
-            dist.init_process_group("gloo" if cpu else "nccl")
-        _group.append(Processes(dist.get_rank(), dist.get_world_size(), device))
-    return _group[0]
+    """The processes that `torchrun` or a similar launcher started; `cpu` is whether they exchange CPU tensors."""
+    device = None if cpu else torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if device is not None:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo" if cpu else "nccl")
+    return Processes(dist.get_rank(), dist.get_world_size(), device)
 
 
 def leave() -> None:
     """Leave the group, if there is one; must be the last call of a program."""
-    if _group:
+    if launched.cache_info().currsize:
         dist.barrier()
         dist.destroy_process_group()
 
