@@ -231,12 +231,7 @@ def report(
         Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")
     ] = None,
 ) -> None:
-    """Write the page of a run folder again; needs neither the data set nor a GPU.
-
-    ```sh
-    modebridge report runs/digits
-    ```
-    """
+    """Write the page of a run folder again; needs neither the data set nor a GPU."""
     from modebridge.cli import show
 
     show.report_run(folder, out)

@@ -25,6 +25,8 @@ from modebridge.errors import ModebridgeError
 
 MIN_WIDTH = 20
 NAME = "modebridge"
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+"""Without tqdm's own rate: stages report images per second."""
 SECONDS = 30.0
 """Between two lines of progress in a pipe, of which a stage gets at most ten."""
 
@@ -154,7 +156,7 @@ def progress_bars() -> Iterator[Callable[[str, int, int, float], None]]:
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
             if stage not in bars:
-                bars[stage] = stack.enter_context(tqdm(desc=stage, dynamic_ncols=True, disable=hidden))
+                bars[stage] = stack.enter_context(tqdm(desc=stage, bar_format=BAR, dynamic_ncols=True, disable=hidden))
             nonlocal last
             bar, said[stage] = bars[stage], min(said.get(stage, 0), done)  # a stage may come again
             if hidden and done == total and bar.n < total:
