@@ -61,8 +61,8 @@ def list_recipes() -> None:
     console.print(table)
     console.print(
         "digits and recipes ending in -bn use batch norm, the others filter response norm. To run one: "
-        "modebridge run RECIPE --data DIR, where DIR holds the official files of the data set. A recipe of your own is a "
-        "file: see examples/my_recipe.py."
+        "modebridge run RECIPE --data DIR, where DIR holds the official files of the data set. For your own recipe see "
+        "examples/my_recipe.py."
     )
 
 
