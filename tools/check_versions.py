@@ -19,7 +19,8 @@ PAIRS = (("2.10.0", "0.25.0"), ("2.15.0", "0.29.2"))
 """torch and torchvision."""
 FREE = 20 * 2**30
 """Bytes: with CUDA packages an environment takes half of it."""
-SECONDS = 3000
+SECONDS = 900
+"""For an installation (3 minutes), and for the tests (5)."""
 
 
 def main() -> None:
