@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test tests test-slow test-versions examples house docs notebooks package lint types layers setup setup-dev setup-docs clean
 
-demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
+demo: $(VENV)/.core ## the main job on the embedded data, half a minute once installed
 	$(BIN)/modebridge run
 
 test: $(VENV)/.dev ## lint, types, layers, tests

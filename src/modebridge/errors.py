@@ -18,6 +18,10 @@ from pathlib import Path
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
+SHOWN = 12
+"""Names that an error lists all."""
+
+
 class ModebridgeError(ValueError):
     """An error that the caller can fix; the message names the thing, the rule and the fix."""
 
@@ -41,8 +45,9 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     if not close and len(names) == 1:
         return f"use {names[0]}."
     if not close:
-        more = f" and {len(names) - most} more" if len(names) > most else ""
-        return f"choose one of {', '.join(names[:most])}{more}."
+        shown = names if len(names) <= SHOWN else names[:most]
+        more = f" and {len(names) - most} more" if len(shown) < len(names) else ""
+        return f"choose one of {', '.join(shown)}{more}."
     return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
 
 

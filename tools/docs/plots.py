@@ -55,7 +55,7 @@ STYLES = {
     "one network + heads": LOOKS["with heads"],
     "distilled network": LOOKS["distilled"],
     "cascade of two networks": LOOKS["cascade"],
-    "one network trained with CutMix": (INK, "*"),
+    "one network trained with CutMix": ("#000000", "*"),  # the color of text
 }
 """The color and marker of each kind, those of every report."""
 

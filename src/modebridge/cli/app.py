@@ -19,8 +19,8 @@ RecipeName = Annotated[
     str | None,
     typer.Argument(
         metavar="RECIPE",
-        help="A recipe name (see `modebridge recipes`) or a file: .toml, or .py, which is executed, so run only files "
-        "you trust. Default: the recipe of the run folder, else digits.",
+        help="A recipe name (see `modebridge recipes`), a run folder, or a file: .toml, or .py, which is executed, so "
+        "run only files you trust. Default: the recipe of the run folder, else digits.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option(parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE.")]
@@ -138,7 +138,7 @@ def run(
 ) -> None:
     """Train what is missing, score every combination, and write the page.
 
-    The default recipe is `digits`: handwritten digits that ship with the package, no download, a minute or two on two
+    The default recipe is `digits`: handwritten digits that ship with the package, no download, half a minute on two
     cores. What the run folder has is reused, and an interrupted run resumes. Under `torchrun`, processes share the
     work; with --on, stages run in parallel on a Ray cluster. A recipe that is a Python file is executed like any other
     program.

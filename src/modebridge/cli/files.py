@@ -38,7 +38,8 @@ Exported = Annotated[Path, typer.Argument(parser=path, metavar="FILE", help="A f
 Members = Annotated[
     str | None,
     typer.Option(
-        help="Members, e.g. `mode-0,heads-0-others-small`. Default: what `advise` recommends for a budget of 1.2.",
+        help="Members, e.g. `mode-0,heads-0-others-small`; the page of a run lists them. Default: what `advise` "
+        "recommends for a budget of 1.2.",
         metavar="NAMES",
     ),
 ]

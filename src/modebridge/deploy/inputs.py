@@ -230,7 +230,7 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
     # Damaged files raise more than OSError: plugins raise SyntaxError, struct.error, EOFError and others.
     except Exception as error:
         raise ModebridgeError(
-            f"Expected an image file, but got {len(data)} bytes that cannot be decoded; send PNG or JPEG."
+            f"Expected an image file, but got {len(data)} bytes that cannot be decoded; use PNG or JPEG."
         ) from error
     return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
 

@@ -12,7 +12,7 @@ from modebridge.recipes.user_code import load_file, run_file
 
 DIGITS = Recipe(
     name="digits",
-    about="UCI hand-written digits with pixel noise, carried in the package; a minute or two on two cores",
+    about="UCI hand-written digits with pixel noise, carried in the package; half a minute on two cores",
     data=DataConfig(name="digits", train=500, valid=397, noise=0.7, batch_size=50),
     net="digits",
     norm="bn",

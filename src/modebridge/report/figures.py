@@ -181,7 +181,8 @@ def risk_figure(rows: Sequence[Row], answers: LogitTable, colors: Mapping[str, s
     lines = {}
     for row in (row for row in rows if row.role in ("one", "two") or row in best.values()):
         curve = risk_coverage(answers.calibrated(row.members, threshold=row.scores.threshold), answers.test_labels)
-        some = slice(len(curve.risk) // 5, None, max(1, len(curve.risk) // 200))
+        count = len(curve.risk)
+        some = [*range(count // 5, count - 1, max(1, count // 200)), count - 1]
         lines[row.name] = (100 * curve.coverage[some]).tolist(), (100 * curve.risk[some]).tolist()
     title = "errors among images answered, %"
     return lines_figure("images answered, %, the most confident first", [(title, lines)], colors=colors)

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from modebridge.deploy.inputs import pixel_doubts
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints, weight_files
 from modebridge.members import ModeMember, Setting, key_of, members_of
@@ -33,10 +33,9 @@ def existing(path: Path | str, *, writes: bool = True) -> RunFolder:
 
 
 def _no_run(path: Path | str) -> ModebridgeError:
-    if (Path("runs") / path / RECIPE).is_file():
-        return ModebridgeError(f"Expected '{path}' to be a run folder; did you mean {Path('runs') / path}?")
     why = "is a file" if Path(path).is_file() else f"has no {RECIPE}" if Path(path).is_dir() else "does not exist"
-    hint = "pass one, such as runs/digits" if Path(path).exists() else f"a run makes one: modebridge run --out {path}"
+    others = [f"{file.parent}" for place in (Path(path).parent, Path("runs")) for file in place.glob(f"*/{RECIPE}")]
+    hint = near(f"{path}", dict.fromkeys(others)) if others else f"a run makes one: modebridge run --out {path}."
     return ModebridgeError(f"Expected '{path}' to be a run folder, but it {why}; {hint}")
 
 
