@@ -183,7 +183,7 @@ def to_mode(net: nn.Module, given: Trained) -> Mode:
 
 def check_net(net: object, name: str = "net") -> None:
     if not isinstance(net, nn.Module):
-        hint = "pass the network first, then modes" if name == "net" else "pass a network"
+        hint = f"build it, as in {net.__name__}(...)" if isinstance(net, type) else "pass the network first, then modes"
         raise ModebridgeError(f"Expected {name} to be a torch.nn.Module, but got {type(net).__name__}; {hint}.")
 
 

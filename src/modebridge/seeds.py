@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _LOCK = threading.RLock()
 
@@ -58,6 +61,29 @@ def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable
         finally:
             for each, state in zip(generators, before, strict=True):
                 each.set_state(state)
+
+
+def drawn(items: Iterable[T], seed: int, *names: str | int) -> Iterator[T]:
+    """Iterate while torch's global generator is seeded for a purpose; between items it is the caller's.
+
+    >>> loader = torch.utils.data.DataLoader(range(9), shuffle=True)
+    >>> [int(item) for item in drawn(loader, 0)] == [int(item) for item in drawn(loader, 0)]
+    True
+    """
+    state, iterator = generator(seed, *names).get_state(), None
+    while True:
+        with _LOCK:
+            before = torch.get_rng_state()
+            torch.set_rng_state(state)
+            try:
+                iterator = iter(items) if iterator is None else iterator
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                state = torch.get_rng_state()
+                torch.set_rng_state(before)
+        yield item
 
 
 def cuda_generator(device: torch.device) -> torch.Generator:

@@ -31,6 +31,17 @@ def test_it_is_the_mixture_of_both() -> None:
     assert cascade(batch[:0]).shape == (0, 4)
 
 
+def test_it_is_saved_with_both_temperatures_and_its_rules(tmp_path) -> None:
+    cascade, batch = mb.Cascade(headed()).calibrate(VALID, average_cost=1.5), images(40, 3)
+    cascade.conformal(VALID, coverage=0.5)
+    cascade.first_temperature.fill_(1.3)
+    cascade.save(tmp_path / "cascade")
+    again = mb.load(tmp_path / "cascade", net=headed().bases[0])
+    assert (type(again), again.threshold, again.sets) == (mb.Cascade, cascade.threshold, cascade.sets)
+    assert torch.equal(again(batch), cascade(batch))
+    assert again.first_temperature != again.ensemble.temperature
+
+
 def test_the_others_run_only_where_they_are_needed() -> None:
     both = headed()
     cascade = mb.Cascade(both).calibrate(VALID, average_cost=1.25)

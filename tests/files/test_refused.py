@@ -75,7 +75,7 @@ def test_missing_and_foreign(tmp_path: Path, folder: Path) -> None:
 )
 def test_other_formats_and_kinds(folder: Path, change: dict[str, object]) -> None:
     rewritten(folder, lambda config: config.update(change))
-    refused(folder, "to hold one of mode, .*, ensemble in format 2, but got")
+    refused(folder, "to hold one of mode, .*, cascade in format 2, but got")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -98,3 +99,19 @@ def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None
         plain, wide = (HeadsMember(0).chosen(setting, wide) for wide in (False, True))
         assert wide.heads == modes - 1
         assert (wide.flops, wide.params) == (plain.flops, plain.params)
+
+
+def test_a_note_where_the_network_that_heads_read_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library adds a head on labels there; a run, whose costs are known before it trains, says what to set."""
+    run, _ = finished()
+    parents = run.tensors(list(HeadsMember(0).parents(run.recipe)))
+    monkeypatch.setattr("modebridge.members.bridge.fit_many", lambda *given, **options: {})
+    for right, notes in ((0.96, 0), (0.8, 1)):
+        monkeypatch.setattr("modebridge.members.heads.training_accuracy", lambda *_, right=right: ([right], [9] * 9))
+        with warnings.catch_warnings(record=True, action="always") as said:
+            members = [HeadsMember(0), HeadsMember(0, ("others", "labels"))]
+            assert HeadsMember.make(members, run.setting, parents, run.recipe.training("bridge")) == {}
+        assert len(said) == notes
+    assert "only 80% of its training data" in str(said[0].message)
+    name = str(said[0].message).partition("methods=")[2].partition(",")[0]
+    assert parse_member(name) == members[1]

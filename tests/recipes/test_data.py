@@ -145,6 +145,18 @@ def test_loaders_are_fed_as_they_are(mine: Path) -> None:
     assert RunData(recipe).learned_from == data.learned_from
 
 
+def test_a_users_loader_shuffles_by_purpose_and_epoch(mine: Path) -> None:
+    data = RunData(recipe_on(f"{mine}:loaders"))
+    first, again = data.train("mode", 0), RunData(recipe_on(f"{mine}:loaders")).train("mode", 0)
+    before = torch.get_rng_state()
+    epochs = [joined(first)[1] for _ in range(3)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    again.set_epoch(1)
+    assert torch.equal(joined(again)[1], epochs[1])
+    assert not torch.equal(joined(data.train("mode", 1))[1], epochs[0])
+
+
 def test_two_networks_do_not_share_the_iterator_of_persistent_workers(mine: Path) -> None:
     data = RunData(recipe_on(f"{mine}:persistent"))
     for (images, _), (others, _) in zip(data.train("mode", 0), data.train("mode", 1), strict=True):

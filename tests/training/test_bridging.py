@@ -198,6 +198,11 @@ def test_held_out_data_is_checked_first_and_costs_no_result(use):
         assert use(tiny_net(), nets, data, config, valid=Late()) is not None
 
 
+@torch.no_grad()
+def test_training_needs_no_gradients_of_the_caller():
+    assert fit_bridge(tiny_net(), modes(2), loader(8, 8), quick(1), target="labels").heads == 1
+
+
 def test_a_network_far_behind_others_is_said(monkeypatch):
     """Such as one whose file has the classes in another order."""
     monkeypatch.setattr(bridging, "training_accuracy", lambda *_: ([0.9, 0.3, 0.46], [100] * 10))

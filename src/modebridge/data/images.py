@@ -128,6 +128,8 @@ class LoaderSet:
                 f"got {type(loader).__name__}; return one of these."
             )
         self.loader, self.what, self.device = loader, what, torch.device("cpu")
+        self._seed: int | None = None
+        self._epoch = 0
         self._numbers: Tensor | None = None
         first = first_batch(loader if isinstance(loader, Iterator) else self, what)
         self.few = take_rows(first[0], slice(0, 2))
@@ -151,11 +153,13 @@ class LoaderSet:
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
         go_to_epoch(self.loader, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        start = 0
-        for item in self.loader:
+        start, items = 0, iter(self.loader) if self._seed is None else seeds.drawn(self.loader, self._seed, self._epoch)
+        self._epoch += 1
+        for item in items:
             batch, numbers = self._prepared(item), self._numbers
             if numbers is None:
                 yield batch
@@ -185,10 +189,13 @@ class LoaderSet:
         picked._numbers, picked.labels = numbers, self.labels[numbers]
         return picked
 
-    def to(self, device: torch.device) -> LoaderSet:
-        """The same loader with batches on another device, to be iterated independently of this one."""
+    def to(self, device: torch.device, seed: int | None = None) -> LoaderSet:
+        """The same loader with batches on another device, to be iterated independently of this one.
+
+        With a seed every epoch has its own: a shuffling loader draws from torch's global generator.
+        """
         placed = copy.copy(self)
-        placed.device = device
+        placed.device, placed._seed, placed._epoch = device, seed, 0
         placed.loader = apart(self.loader)
         return placed
 

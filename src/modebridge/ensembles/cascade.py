@@ -108,13 +108,6 @@ class Cascade(Predictor):
             self.threshold = deferring(torch.cat(sure), share)
         return self
 
-    def save(self, path: object) -> None:
-        """Refused: says what to do instead."""
-        raise ModebridgeError(
-            "Expected an Ensemble to save, but got a Cascade; save its `ensemble` and keep its `threshold`, or write "
-            "one file with `export`."
-        )
-
     def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K)."""
         return second(self.probabilities(images))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any, Self
 
 import torch
@@ -188,12 +187,6 @@ class Ensemble(Predictor):
     def averaged(self, valid: Batches) -> tuple[Tensor, Tensor]:
         """The mean probabilities (N, K) of the members, before any temperature, and the labels (N,); see `collect`."""
         return self.collect(valid, lambda images, what: average(self.table(images, what), self.mean))
-
-    def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
-        """Write the ensemble as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
-        from modebridge.files import save
-
-        save(self, path, net=net)
 
     def as_transformers(self) -> Any:
         """This ensemble as a `PreTrainedModel` of transformers; see `modebridge.deploy.pretrained.as_transformers`."""

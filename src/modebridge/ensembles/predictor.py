@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from typing import Self
 
 import torch
@@ -30,6 +31,12 @@ class Predictor(EvaluationOnly):
 
     def _rules(self) -> str:
         return f"{', sets' if self.sets is not None else ''}{', answers' if self.answers is not None else ''}"
+
+    def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
+        """Write it as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path, net=net)
 
     def probabilities(self, images: Inputs, what: str = "you passed") -> Tensor:
         """The calibrated probabilities with classes as the last axis, (B, *P, K)."""

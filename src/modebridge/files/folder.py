@@ -43,7 +43,7 @@ def save(obj: object, path: Place, *, net: str | None = None, card: Card | None 
     if kind is None:
         raise ModebridgeError(
             f"Expected an object of a class that modebridge can load, but got {type(obj).__name__}; save its modes "
-            "instead, or the ensemble of a cascade."
+            "instead."
         )
     folder = local(path)
     _check_target(folder)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, Heads
 from modebridge.curves import Curve
-from modebridge.ensembles import AnswerRule, Ensemble, SetRule
+from modebridge.ensembles import AnswerRule, Cascade, Ensemble, SetRule
 from modebridge.errors import ModebridgeError
 from modebridge.files.adapters import build_adapted, check_base, own_names
 from modebridge.files.rebuilding import build, describe, fill
@@ -135,10 +135,32 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
             {**part.config, "frozen": [], "inputs": reads} for part, reads in zip(bridges, ensemble._reads, strict=True)
         ],
         "mean": ensemble.mean,
-        "sets": ensemble.sets and asdict(ensemble.sets),
-        "answers": ensemble.answers and asdict(ensemble.answers),
+        **_rules_of(ensemble),
     }
     return Parts(config, tensors)
+
+
+def _rules_of(predictor: Ensemble | Cascade) -> dict[str, Any]:
+    return {name: rule and asdict(rule) for name, rule in (("sets", predictor.sets), ("answers", predictor.answers))}
+
+
+def _set_rules(predictor: Ensemble | Cascade, config: Mapping[str, Any]) -> None:
+    predictor.sets = SetRule(**config["sets"]) if config["sets"] else None
+    predictor.answers = AnswerRule(**config["answers"]) if config["answers"] else None
+
+
+def _cascade_parts(cascade: Cascade, net: str | None = None) -> Parts:
+    whole = _ensemble_parts(cascade.ensemble, net)
+    own = {"threshold": cascade._threshold, **_rules_of(cascade)}
+    return Parts({**whole.config, "cascade": own}, {**whole.tensors, "first_temperature": cascade.first_temperature})
+
+
+def _cascade(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> Cascade:
+    own = parts.config["cascade"]
+    cascade = Cascade(_ensemble(parts, net, bodies), own["threshold"])
+    cascade.first_temperature = _checked(parts.tensors["first_temperature"])
+    _set_rules(cascade, own)
+    return cascade
 
 
 def _base_names(net: nn.Module) -> set[str]:
@@ -179,16 +201,18 @@ def _ensemble(parts: Parts, net: nn.Module | None, bodies: list[nn.Module]) -> E
     ensemble = Ensemble(net, modes, bridges, mean=config["mean"])
     for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
         vars(copied)["reads"] = tuple(stored["reads"])
-    temperature, fitted = parts.tensors["temperature"], parts.tensors["fitted"]
-    if temperature.dim() or fitted.dim() or not 0 < float(temperature) < float("inf"):
+    ensemble.temperature, ensemble._fitted = _checked(parts.tensors["temperature"]), parts.tensors["fitted"].view(())
+    _set_rules(ensemble, config)
+    return ensemble
+
+
+def _checked(temperature: Tensor) -> Tensor:
+    if temperature.dim() or not 0 < float(temperature) < float("inf"):
         raise ModebridgeError(
             f"Expected the stored temperature to be one number above 0, but got {str(temperature.tolist())[:80]}; "
             "calibrate and save it again."
         )
-    ensemble.temperature, ensemble._fitted = temperature, fitted
-    ensemble.sets = SetRule(**config["sets"]) if config["sets"] else None
-    ensemble.answers = AnswerRule(**config["answers"]) if config["answers"] else None
-    return ensemble
+    return temperature
 
 
 KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[..., Any]]] = {
@@ -196,6 +220,7 @@ KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[..., Any]]] = {
     "curve": (Curve, _curve_parts, _curve),
     "bridge": (Bridge, _bridge_parts, _bridge),
     "ensemble": (Ensemble, _ensemble_parts, _ensemble),
+    "cascade": (Cascade, _cascade_parts, _cascade),
 }
 """Kinds of objects in files: class, how it is taken apart, and how it is built again with the modules that users pass.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,12 +12,13 @@ from modebridge.errors import plural
 from modebridge.matching import suits_cutmix
 from modebridge.members.bridge import SIZE, SmallNetwork
 from modebridge.members.curve import PointMember
-from modebridge.members.member import Member, Parents
+from modebridge.members.member import Made, Member, Parents
 from modebridge.members.network import ModeMember, OneNetwork
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
-from modebridge.training import BEST_CUTMIX
+from modebridge.training import BEST_CUTMIX, TrainConfig
+from modebridge.training.bridging import LABELS_BELOW, by_chance, training_accuracy
 
 PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
@@ -49,6 +51,20 @@ class HeadsMember(SmallNetwork):
     @classmethod
     def mixing(cls, setting: Setting) -> tuple[float, float]:
         return (0.0, BEST_CUTMIX) if suits_cutmix(setting.example) else super().mixing(setting)
+
+    @classmethod
+    def make(cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig) -> Made:
+        for node in group:
+            data, (mode,) = setting.data.train("bridges", bridges=True), node._modes(setting, parents)
+            (right,), counts = training_accuracy(setting.net, [mode], data, setting.engine)
+            if by_chance(counts) < right < LABELS_BELOW and "labels" not in node.parts:
+                taught = replace(node, parts=(*node.parts, "labels"))
+                warnings.warn(
+                    f"Network {node.i}, which the heads read, is right on only {right:.0%} of its training data: a "
+                    f"head on labels, as `fit_bridge` adds, helps there: --set methods={taught.name},distilled.",
+                    stacklevel=2,
+                )
+        return super().make(group, setting, parents, config)
 
     @property
     def stem(self) -> str:

@@ -82,10 +82,10 @@ class RunData:
     def train(self, *names: str | int, bridges: bool = False) -> Feed:
         """The training images, shuffled and augmented, for one purpose; a user's loader does both itself."""
         data, images = self._data, self._part("train")
-        if isinstance(images, LoaderSet):
-            return images.to(self._device)
-        batch = (bridges and data.bridge_batch_size) or data.batch_size
         seed = seeds.seed_for(self._seed, *names, "batches")
+        if isinstance(images, LoaderSet):
+            return images.to(self._device, seed)
+        batch = (bridges and data.bridge_batch_size) or data.batch_size
         return Loader(images, batch, shuffle=True, seed=seed, pad=data.pad, flip=data.flip, crop=True)
 
     def valid(self) -> Feed:

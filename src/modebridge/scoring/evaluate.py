@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -130,9 +131,11 @@ def score_with_images(
         rule, temperature, threshold = whole.meta.get("sets"), whole.meta["temperature"], whole.meta.get("threshold")
         sets = SetRule(**rule) if rule else None
     else:
+        hint = "to score probabilities, use the functions of modebridge.scoring"
+        hint = "open a file with DeployedEnsemble.load" if isinstance(model, str | PathLike) else hint
         raise ModebridgeError(
             f"Expected evaluate to get an ensemble, a cascade, a mode, a module or an exported file, but got "
-            f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
+            f"{type(model).__name__}; {hint}."
         )
     first: list[Inputs] = []
     deferred: list[Tensor] = []

@@ -46,6 +46,8 @@ GROWN = 1000.0
 
 
 def check_config(config: object) -> None:
+    if torch.is_inference_mode_enabled():
+        raise ModebridgeError("Expected to train outside of torch.inference_mode, but it is on; leave it first.")
     if not isinstance(config, TrainConfig):
         raise ModebridgeError(
             f"Expected config to be a TrainConfig, but got {type(config).__name__}; pass TrainConfig(epochs=30, ...)."

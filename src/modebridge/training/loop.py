@@ -42,6 +42,7 @@ class Task:
     seed: int = 0
 
 
+@torch.enable_grad()
 def train(
     tasks: Sequence[Task],
     config: TrainConfig,
