@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 T = TypeVar("T")
@@ -64,26 +66,39 @@ def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable
 
 
 def drawn(items: Iterable[T], seed: int, *names: str | int) -> Iterator[T]:
-    """Iterate while torch's global generator is seeded for a purpose; between items it is the caller's.
+    """Iterate with the global generators of torch, NumPy and Python seeded for a purpose, and give them back.
 
     >>> loader = torch.utils.data.DataLoader(range(9), shuffle=True)
     >>> [int(item) for item in drawn(loader, 0)] == [int(item) for item in drawn(loader, 0)]
     True
     """
-    state, iterator = generator(seed, *names).get_state(), None
+    start = seed_for(seed, *names)
+    numpys, pythons = np.random.RandomState(start % 2**32), random.Random(start)
+    state = generator(seed, *names).get_state(), numpys.get_state(), pythons.getstate()
+    iterator: Iterator[T] | None = None
     while True:
         with _LOCK:
-            before = torch.get_rng_state()
-            torch.set_rng_state(state)
+            before = _global_state()
+            _set_global_state(*state)
             try:
                 iterator = iter(items) if iterator is None else iterator
                 item = next(iterator)
             except StopIteration:
                 return
             finally:
-                state = torch.get_rng_state()
-                torch.set_rng_state(before)
+                state = _global_state()
+                _set_global_state(*before)
         yield item
+
+
+def _global_state() -> tuple[Any, Any, Any]:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_global_state(torchs: Any, numpys: Any, pythons: Any) -> None:
+    torch.set_rng_state(torchs)
+    np.random.set_state(numpys)
+    random.setstate(pythons)
 
 
 def cuda_generator(device: torch.device) -> torch.Generator:

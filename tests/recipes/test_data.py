@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -148,9 +149,10 @@ def test_loaders_are_fed_as_they_are(mine: Path) -> None:
 def test_a_users_loader_shuffles_by_purpose_and_epoch(mine: Path) -> None:
     data = RunData(recipe_on(f"{mine}:loaders"))
     first, again = data.train("mode", 0), RunData(recipe_on(f"{mine}:loaders")).train("mode", 0)
-    before = torch.get_rng_state()
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     epochs = [joined(first)[1] for _ in range(3)]
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
     torch.rand(1)
     again.set_epoch(1)
     assert torch.equal(joined(again)[1], epochs[1])

@@ -15,6 +15,7 @@ import torch
 
 from modebridge import __version__
 from modebridge.cli.terminal import Screen, first_process, here, note, program, progress_bars, say, warn
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
@@ -91,7 +92,9 @@ def chosen(options: RunOptions) -> tuple[Recipe, int, dict[int, Mode]]:
 def checked(setting: Setting, modes: list[Mode], names: Sequence[str], best_first: bool) -> list[Mode]:
     """The modes, with the best on validation images first; warns about those that are far behind, or at chance."""
     note("Scoring the networks on validation images ...")
-    scores = [evaluate(mode, setting.data.valid(), net=setting.net) for mode in modes]
+    valid = setting.data.valid()
+    with warnings.catch_warnings(action="ignore"):  # of temperatures at their limit
+        scores = [evaluate(Ensemble(setting.net, [mode]).calibrate(valid), valid) for mode in modes]
     chance = by_chance(setting.data.labels("valid").bincount().tolist())
     rates = dict(zip(names, (one.accuracy for one in scores), strict=True))
     low = [
@@ -102,7 +105,8 @@ def checked(setting: Setting, modes: list[Mode], names: Sequence[str], best_firs
     if not best_first:
         return modes
     best = min(range(len(modes)), key=lambda k: scores[k].nll)
-    say(f"First network: {names[best]}, the best on validation images (NLL {scores[best].nll:.4f}).")
+    found = f"calibrated NLL {scores[best].nll:.4f}, accuracy {scores[best].accuracy:.2%}"
+    say(f"First network: {names[best]}, the best on validation images ({found}).")
     return [modes[best], *(mode for k, mode in enumerate(modes) if k != best)]
 
 

@@ -90,6 +90,11 @@ def export(
                 "Expected a cascade to be exported with its own temperatures and the threshold of the cascade, but got "
                 "another one or data; set cascade.threshold, or call cascade.calibrate(valid)."
             )
+        if place.suffix != ".onnx":
+            raise ModebridgeError(
+                f"Expected a cascade to be exported to .onnx, which stops early, but got '{place.name}'; change the "
+                "suffix, or export its `ensemble`, which runs all members."
+            )
         threshold, first = ensemble.threshold, float(ensemble.first_temperature)
         sets, answers, ensemble = ensemble.sets, ensemble.answers, ensemble.ensemble
         valid = Calibration(first, float(ensemble.temperature), sets, answers)

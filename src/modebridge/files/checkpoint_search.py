@@ -237,7 +237,7 @@ def _difference(places: Sequence[Place], wanted: Params, containers: Containers,
     """The error message for a checkpoint that fits nowhere, about the closest place."""
     kind = type(net).__name__
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)), default=None)
-    if best is None or 2 * len(best.tensors) < min(len(wanted), len(best.tensors) + len(best.extra)):
+    if best is None or 2 * len(best.tensors) < len(wanted):
         all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
         return (
