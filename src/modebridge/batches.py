@@ -153,8 +153,8 @@ def shapes_of(inputs: Inputs) -> str:
 
 def check_loader(batches: object, what: str) -> None:
     """Raise an error for what is no loader of batches: a path, images alone, one batch."""
-    if isinstance(batches, str | PathLike | Tensor) or is_batch(batches):
-        got = "one batch" if is_batch(batches) else f"a {type(batches).__name__}"
+    if batches is None or isinstance(batches, str | PathLike | Tensor) or is_batch(batches):
+        got = "one batch" if is_batch(batches) else "none" if batches is None else f"a {type(batches).__name__}"
         raise ModebridgeError(
             f"Expected {what} to yield batches (images, labels), but got {got}; pass a DataLoader or a list of batches."
         )

@@ -198,6 +198,13 @@ def test_held_out_data_is_checked_first_and_costs_no_result(use):
         assert use(tiny_net(), nets, data, config, valid=Late()) is not None
 
 
+def test_the_best_network_should_be_the_first():
+    data = loader(40, 8)
+    good, bad = (fit_mode(tiny_net(seed), data, config=quick(epochs)) for seed, epochs in ((0, 20), (1, 3)))
+    with pytest.warns(UserWarning, match="Network 2 of 2 alone has a lower NLL on valid"):
+        fit_bridge(tiny_net(), [bad, good], data, quick(1), valid=data)
+
+
 @torch.no_grad()
 def test_training_needs_no_gradients_of_the_caller():
     assert fit_bridge(tiny_net(), modes(2), loader(8, 8), quick(1), target="labels").heads == 1

@@ -146,7 +146,10 @@ def fit_bridge(
     if valid is not None:
         base = list(bridge.modes)
         hint = "read elsewhere (tap=, see modebridge.inspect)"
-        warn_if_worse(Ensemble(net, base), Ensemble(net, base, [fitted]), valid, config, "With the bridge", hint)
+        alone = [] if isinstance(given, Curve) else [Ensemble(net, [mode]) for mode in listed(given)[1:]]
+        warn_if_worse(
+            Ensemble(net, base), Ensemble(net, base, [fitted]), valid, config, "With the bridge", hint, *alone
+        )
     return fitted
 
 

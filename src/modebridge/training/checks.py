@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError, advice_for, first_line, plural
 from modebridge.files.adapters import has_adapter
 from modebridge.matching import are_tokens, image_size, suits_cutmix
-from modebridge.modes import Mode, check_modes
+from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import invoke
 from modebridge.nets.quirks import FAILED, on_copy
@@ -41,6 +41,8 @@ ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
 TOKEN_CUTMIX = 1.0
 """The alpha of CutMix for tokens, which mixup cannot mix."""
+BEHIND = 0.9
+"""A network with a lower share of the first one's NLL should be the first."""
 GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
 
@@ -88,10 +90,12 @@ def run_training(
     return trained
 
 
-def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainConfig, what: str, hint: str) -> None:
-    """Warn if what was trained has a higher NLL on held-out data than what it started from, each calibrated there."""
+def warn_if_worse(
+    base: Ensemble, new: Ensemble, valid: Batches, config: TrainConfig, what: str, hint: str, *others: Ensemble
+) -> None:
+    """Warn if what was trained, or what it started from, is worse on held-out data than what was there before."""
     engine, levels = Engine.of(config, base), []
-    for ensemble in (base, new):
+    for ensemble in (base, new, *others):
         try:
             table, labels = ensemble.to(engine.device).averaged(engine.feed(valid))
         except ModebridgeError as error:  # its first batch was right: what was trained is worth more than a check
@@ -104,6 +108,12 @@ def warn_if_worse(base: Ensemble, new: Ensemble, valid: Batches, config: TrainCo
         warnings.warn(
             f"{what}, the NLL on valid is {levels[1]:.4f}, and {levels[0]:.4f} with the first network alone; train "
             f"longer, change the learning rate, or {hint}.",
+            stacklevel=3,
+        )
+    if (best := min(levels[2:], default=math.inf)) < BEHIND * levels[0]:
+        warnings.warn(
+            f"Network {levels.index(best, 2)} of {len(levels) - 1} alone has a lower NLL on valid, {best:.4f}, than "
+            f"the first one, {levels[0]:.4f}; pass the best one first.",
             stacklevel=3,
         )
 
@@ -276,22 +286,3 @@ def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | No
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
             f"'{first_line(error)}'; {advice_for(error, 'check their shape and type')}."
         ) from error
-
-
-@torch.no_grad()
-def check_teachers(net: nn.Module, teachers: Sequence[Mode | Ensemble], images: Inputs, outputs: Sequence[int]) -> None:
-    """Raise an error if a mode does not fit the network, or a teacher does not have the student's `outputs`."""
-    image = take_rows(images, slice(0, 1))
-    for teacher in teachers:
-        if isinstance(teacher, Mode):
-            check_modes(net, [teacher], 1, "distillation")
-            found = outputs_of(net, teacher, image, "train")
-        else:
-            # Run a copy, on the image's device.
-            here = next(iter(flatten(image).values())).device
-            found = tuple(copy.deepcopy(teacher).to(here).table(image).shape[2:])
-        if found != tuple(outputs):
-            raise ModebridgeError(
-                f"Expected teachers with outputs of {tuple(outputs)}, classes last, like the student, but one has "
-                f"{found}; use a student with the same last layer."
-            )

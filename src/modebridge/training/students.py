@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from modebridge import seeds as random
-from modebridge.batches import Mapped, check_loader, first_batch
+from modebridge.batches import Mapped, check_loader, first_batch, flatten, take_rows
 from modebridge.ensembles import Cascade, Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.matching import DistillationLoss, draw_mixing, mixed
@@ -20,16 +21,16 @@ from modebridge.objectives import StudentObjective, StudentPlan, Teacher
 from modebridge.training.bridging import check_chance
 from modebridge.training.checks import (
     check_config,
-    check_teachers,
     check_train,
     mixing_of,
+    outputs_of,
     run_training,
     trainable,
     warn_if_worse,
 )
 from modebridge.training.config import DEFAULT, Engine, TrainConfig
 from modebridge.training.fit import refreshed, stale_statistics
-from modebridge.types import Batches
+from modebridge.types import Batches, Inputs
 
 STUDENT_MIXUP = 1.0  # the default alpha for students
 
@@ -152,6 +153,25 @@ def fresh_mode(net: nn.Module, seed: int) -> Mode:
             reset()
     mode, fresh = Mode.from_module(new), fresh_weights(net, seed)
     return replace(mode, params={**mode.params, **{name: fresh[name] for name in fresh if name in learned}})
+
+
+@torch.no_grad()
+def check_teachers(net: nn.Module, teachers: Sequence[Mode | Ensemble], images: Inputs, outputs: Sequence[int]) -> None:
+    """Raise an error if a mode does not fit the network, or a teacher does not have the student's `outputs`."""
+    image = take_rows(images, slice(0, 1))
+    for teacher in teachers:
+        if isinstance(teacher, Mode):
+            check_modes(net, [teacher], 1, "distillation")
+            found = outputs_of(net, teacher, image, "train")
+        else:
+            # Run a copy, on the image's device.
+            here = next(iter(flatten(image).values())).device
+            found = tuple(copy.deepcopy(teacher).to(here).table(image).shape[2:])
+        if found != tuple(outputs):
+            raise ModebridgeError(
+                f"Expected teachers with outputs of {tuple(outputs)}, classes last, like the student, but one has "
+                f"{found}; use a student with the same last layer."
+            )
 
 
 def _mixed(batches: Batches, mixup: float, cutmix: float, seed: int) -> Mapped:
