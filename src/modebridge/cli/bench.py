@@ -77,11 +77,9 @@ def bench_target(target: Path, batches: str, device: str) -> None:
         cells = [row["backend"], str(row["batch"]), f"{1e3 * row['seconds']:.3f}", f"{row['images_per_second']:,.0f}"]
         table.add_row(row["name"], *cells, *(f"x{row[name]:.3f}" for name in ratios.values()))
     console.print(table)
-    relative = (
-        "time: the median over rounds of the ratio to one network in the same round, which need not be the ratio "
-    )
+    relative = "time: the median over rounds of the ratio to one network, which need not be the ratio of the ms. "
     console.print(
-        f"ms: the median of all rounds. {relative + 'of the ms. ' if 'time' in ratios else ''}"
+        f"ms: the median of all rounds. {relative if 'time' in ratios else ''}"
         "cost: multiply-adds, in multiples of one network. "
         f"{about['machine']}; on {where}, {plural(threads, 'thread')}, load {load:.1f} before, torch {about['torch']}.",
         style="dim",

@@ -108,12 +108,8 @@ def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> St
     server = _Server(file, config or ServeConfig())
 
     async def refused(request: Request, error: Any) -> Response:
-        detail = (
-            "Expected POST /predict with an image, or GET /health or /info."
-            if error.status_code in (404, 405)
-            else None
-        )
-        return JSONResponse({"detail": detail or error.detail}, error.status_code)
+        detail = ROUTES if error.status_code in (404, 405) else error.detail
+        return JSONResponse({"detail": detail}, error.status_code)
 
     routes = [
         Route("/predict", server.predict, methods=["POST"]),
@@ -121,6 +117,9 @@ def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> St
         Route("/info", lambda request: JSONResponse({"model": file.meta})),
     ]
     return Starlette(routes=routes, lifespan=server.running, exception_handlers={HTTPException: refused})
+
+
+ROUTES = "Expected POST /predict with an image, or GET /health or /info."
 
 
 class _Server:
